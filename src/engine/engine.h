@@ -1,0 +1,100 @@
+/* The engine's face. What crosses it is plain data: a GenerateRequest goes in, tokens and a finish reason come out; with
+ * several ranks the same would be written to a socket.
+ *
+ * One thread (engine_start), or the caller's own (engine_step), owns scheduler, pools, model, drafter. Any thread may
+ * submit, read, cancel. */
+#pragma once
+
+#include "base/error.h"
+#include "models/model.h"
+#include "sampling/choose.h"
+#include "speculation/drafter.h"
+
+enum { MAX_CHOICES = 16, MAX_STOP_IDS = 64 };
+
+typedef enum FinishReason { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR } FinishReason;
+
+typedef struct GenerateRequest {
+    uint64_t       id;             /* chosen by the front, unique among live requests */
+    const int32_t *prompt;         /* copied by submit */
+    int32_t        n_prompt;       /* at least 1 */
+    int32_t        n_choices;      /* 1 .. MAX_CHOICES */
+    int32_t        max_tokens;     /* 0 = what the context leaves */
+    int32_t        min_tokens;     /* stop ids are banned before */
+    SampleParams   params;         /* bias copied */
+    uint64_t       seed;
+    int32_t        n_stop_ids;
+    int32_t        stop_ids[MAX_STOP_IDS];
+    bool           ignore_eos;     /* stop ids do not stop */
+    bool           no_speculation;
+    bool           prompt_logprobs; /* score the prompt: logprobs of its own tokens */
+} GenerateRequest;
+
+typedef struct RequestTimings {
+    double  queue_ms, prefill_ms, decode_ms;   /* waiting, first step to first token, first to last token */
+    int64_t steps, draft_tokens, accepted_tokens; /* decode passes it was in; drafted rows; of them accepted */
+} RequestTimings;
+
+/* Logprobs of one emitted token. */
+typedef struct TokenLogprob {
+    float   logprob;
+    int32_t n_top, top_id[MAX_TOP_LOGPROBS];
+    float   top_logprob[MAX_TOP_LOGPROBS];
+} TokenLogprob;
+
+typedef struct Request Request;
+typedef struct Engine Engine;
+
+typedef struct EngineHooks { /* tests and `tandem verify`; called on the engine thread */
+    /* A row whose token was chosen and committed: logits of the place before `index`, where `token` was put. */
+    void (*row)(void *ctx, uint64_t request_id, int32_t choice, int32_t index, const float *logits, int32_t vocab, int32_t token);
+    void *ctx;
+} EngineHooks;
+
+typedef struct EngineOptions {
+    int32_t     max_num_seqs;           /* slots */
+    int32_t     max_num_batched_tokens; /* rows of a pass */
+    int32_t     prefill_chunk;          /* most prompt rows of one sequence in one pass; 0 = no limit of its own */
+    int32_t     max_model_len;          /* prompt + output */
+    int32_t     block_size;             /* tokens a block */
+    int32_t     n_blocks;               /* of per-token groups, dump block not counted */
+    int32_t     max_waiting;            /* queue bound: more is ERR_FULL */
+    int32_t     draft_nodes;            /* rows a verify pass may have per sequence (anchor included); 0 or 1 = no drafts */
+    int32_t     draft_depth;
+    EngineHooks hooks;
+} EngineOptions;
+
+/* model and drafter (may be NULL) are handed over on success; backend borrowed. Takes all memory now. */
+Status engine_open(Engine **out, Model *model, Backend *backend, Drafter *drafter, const EngineOptions *options, Error *err);
+void   engine_close(Engine *e);          /* stops the thread; live requests end with ERR_CANCELLED */
+Status engine_start(Engine *e, Error *err); /* own thread from now on */
+bool   engine_step(Engine *e);           /* without engine_start: one turn; false when there was nothing to do */
+
+/* ERR_INPUT naming the field; ERR_FULL when the queue is full. notify(ctx) is called on the engine thread after new tokens
+ * or the end were published: it must be quick and must not call back into the engine. */
+Status engine_submit(Engine *e, const GenerateRequest *g, void (*notify)(void *ctx), void *ctx, Request **out, Error *err);
+
+/* Reading, from one front thread per request. Pointers stay until request_close(); entries below the count never change. */
+int32_t             request_count(const Request *r, int32_t choice);    /* tokens emitted so far */
+const int32_t      *request_tokens(const Request *r, int32_t choice);
+const TokenLogprob *request_logprobs(const Request *r, int32_t choice); /* NULL when not asked for */
+const TokenLogprob *request_prompt_logprobs(const Request *r);          /* [n_prompt], [0] unset; complete at the first token */
+FinishReason        request_finish(const Request *r, int32_t choice);   /* FINISH_NONE while it runs */
+bool                request_done(const Request *r);                     /* all choices finished */
+Status              request_error(const Request *r, Error *err);        /* of FINISH_ERROR */
+RequestTimings      request_timings(const Request *r);                  /* complete when done */
+int32_t             request_n_prompt(const Request *r);
+void                request_stop_choice(Request *r, int32_t choice);    /* the front saw a stop string: end it, keep tokens */
+void                request_cancel(Request *r);                         /* any thread; noticed at the next step */
+void                request_close(Request *r);                          /* front lets go; cancels if it still runs */
+bool                request_wait(Request *r, int timeout_ms);           /* blocks until something new was published */
+
+typedef struct EngineStats {
+    int32_t  running, waiting, blocks_used, blocks_total;
+    uint64_t steps, prompt_tokens, output_tokens, draft_tokens, accepted_tokens, preemptions, requests_done, requests_failed;
+    uint64_t last_step_ms; /* monotonic clock at the end of the last step */
+    bool     is_lost;      /* a device or rank is gone */
+} EngineStats;
+EngineStats engine_stats(const Engine *e);
+const ModelInfo *engine_model(const Engine *e);
+const EngineOptions *engine_options(const Engine *e);

@@ -1,0 +1,62 @@
+/* A model: opened from a directory, run by forward passes over plain-data batches.
+ *
+ * forward() is tentative for uncertain sequences: it writes entries behind n_committed and logs state updates;
+ * commit() then makes one path per sequence permanent, from the same Batch, before the next forward. Certain
+ * sequences are committed by forward itself. Engine thread only, numeric_mode_enter() done. */
+#pragma once
+
+#include "backend/backend.h"
+#include "cache/group.h"
+#include "models/config.h"
+
+typedef struct Model Model;
+
+typedef struct ModelInfo {
+    const ModelConfig *config;    /* borrowed from the model */
+    const char        *name;      /* registry name: "qwen3_5" */
+    int32_t            vocab_size, hidden_size, n_layers;
+    int64_t            max_context; /* max_position_embeddings */
+    DType              act;       /* BF16 or F32: contract input type of the linears */
+    Numerics           numerics;
+    size_t             weight_bytes; /* resident */
+    size_t             read_bytes_per_pass; /* weights that a one-row pass reads (for bandwidth figures) */
+} ModelInfo;
+
+typedef struct ModelLimits { /* from the plan; scratch is sized by them once */
+    int32_t max_rows, max_outputs, max_seqs, max_uncertain_rows;
+} ModelLimits;
+
+typedef enum LoadFormat { LOAD_AUTO, LOAD_DUMMY } LoadFormat;
+
+typedef struct ModelOptions {
+    DType       dtype;       /* DT_NONE = auto: BF16 for bf16/f16 checkpoints, F32 for float32 ones; or BF16 / F32 */
+    LoadFormat  load_format; /* LOAD_DUMMY: cheap reproducible weights of the config's shapes, no file read */
+    uint64_t    dummy_seed;
+    ModelLimits limits;
+    void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
+    void       *progress_ctx;
+} ModelOptions;
+
+struct Model {
+    ModelInfo info;
+    Ops       const *ops;
+    Backend  *backend;
+
+    int    (*groups)(const Model *m, CacheGroup out[MAX_GROUPS]);          /* number of groups */
+    void   (*bind)(Model *m, const CacheMemory memory[MAX_GROUPS]);        /* memory of those groups, kept */
+    void   (*forward)(Model *m, Stream *st, Batch *batch);
+    void   (*commit)(Model *m, Stream *st, const Batch *batch, const Commit *commits, int n);
+    void   (*close)(Model *m);
+};
+
+/* dir: a model directory with config.json. Errors name the file and tensor at fault. */
+Status model_open(Model **out, const char *dir, Backend *backend, const ModelOptions *options, Error *err);
+void   model_close(Model *m);
+
+/* From the headers alone, nothing allocated: for the plan. */
+typedef struct ModelNeeds {
+    size_t weight_bytes, scratch_bytes;
+    int    n_groups;
+    CacheGroup groups[MAX_GROUPS];
+} ModelNeeds;
+Status model_needs(const char *dir, const ModelOptions *options, ModelNeeds *out, ModelConfig *config, Error *err);

@@ -1,0 +1,66 @@
+/* A drafter: whatever guesses ahead of the target. It can only change speed: a guess counts when it equals the
+ * token chosen at its row. One object serves all requests; engine thread only.
+ *
+ *     begin(slot) -> observe(...) per pass -> draft(jobs) -> verify -> observe(accepted) -> ... -> forget(slot)
+ *
+ * observe() may only record and catch up at the next draft, so an idle drafter reads no weights. A drafter that
+ * fails (returns an error, proposes nonsense, NaN inside) is treated as one that proposes nothing. */
+#pragma once
+
+#include "cache/group.h"
+#include "models/model.h"
+#include "sampling/choose.h"
+#include "speculation/tree.h"
+
+typedef struct DraftJob {
+    int32_t        slot, n_committed, anchor; /* anchor sits at position n_committed */
+    uint64_t       request_id;
+    int32_t        choice;
+    int32_t        max_nodes;                 /* anchor counted: tree_budget + 1; 1 = no draft wanted */
+    int32_t        max_depth;                 /* below the anchor, at most MAX_DEPTH - 1; limits of length applied */
+    const int32_t *ids;                       /* host: all n_committed tokens and the anchor behind them */
+    DrawKey        draw;
+    float          temperature;
+    const RowRule *rule;                      /* of the row after the anchor; may be NULL */
+    Tree          *tree;                      /* out; begins as the anchor alone */
+} DraftJob;
+
+/* What became permanent in a pass: also sent for prompt chunks and plain steps. */
+typedef struct Accepted {
+    int32_t        slot, first_index, n;      /* tokens at first_index .. + n - 1 */
+    int32_t        next_anchor;               /* -1 = not known yet (middle of a prompt: next prompt token is given) */
+    const int32_t *tokens, *rows;             /* [n]; rows of the batch: where features lie */
+} Accepted;
+
+typedef struct Drafter Drafter;
+struct Drafter {
+    const char    *name;                      /* "oracle", "ngram", "mtp", "dflash", "ddtree" */
+    int32_t        n_taps;
+    const int32_t *taps;                      /* layers whose outputs observe() needs */
+    bool           wants_last_hidden;
+
+    Status (*fits)(const Drafter *d, const ModelInfo *target, Error *err);
+    int    (*groups)(const Drafter *d, CacheGroup out[MAX_GROUPS]);            /* 0 for most */
+    void   (*bind)(Drafter *d, const CacheMemory memory[MAX_GROUPS]);
+    void   (*begin)(Drafter *d, int32_t slot, uint64_t request_id, int32_t choice);
+    void   (*observe)(Drafter *d, Stream *st, const Batch *batch, const Accepted *accepted, int n);
+    Status (*draft)(Drafter *d, Stream *st, DraftJob *jobs, int n, Error *err); /* one pass for all jobs */
+    void   (*forget)(Drafter *d, int32_t slot);
+    void   (*close)(Drafter *d);
+};
+
+/* The oracle: knows the true continuation and proposes it with probability p per node, else a wrong token; other nodes
+ * of the tree are random siblings and subtrees. Every width, depth and acceptance is reachable without a network. */
+typedef struct OracleOptions {
+    double   p;              /* probability that a spine node is the true token, per depth */
+    int32_t  n_nodes;        /* rows of every pass, anchor included; the job's max_nodes and max_depth cap it */
+    bool     chain;          /* a chain, else a tree of random shape that holds the spine */
+    int32_t  max_depth;      /* of the tree */
+    uint64_t seed;
+    int32_t  vocab_size;
+    /* True tokens of a choice from place `index` on; returns how many are known (0 = none). Borrowed. */
+    int32_t (*truth)(void *ctx, uint64_t request_id, int32_t choice, int32_t index, const int32_t **tokens);
+    void    *truth_ctx;
+} OracleOptions;
+Status drafter_open_oracle(Drafter **out, const OracleOptions *options, Error *err);
+void   drafter_close(Drafter *d);
