@@ -1,0 +1,52 @@
+/* Everything that stands between a MODEL argument and answers: tokenizer, chat template, backend, model, drafter,
+ * engine, opened in the right order and closed in the other. What `run`, `chat` and `serve` share.
+ *
+ * stack_open blocks (loading); `stage` and `done/total` may be read meanwhile from another thread for /health. */
+#pragma once
+
+#include "engine/engine.h"
+#include "text/answer.h"
+#include "text/chat_template.h"
+
+#include <stdatomic.h>
+
+enum { STACK_MAX_STOP_IDS = 32 };
+
+typedef struct StackOptions {
+    const char   *model;          /* as on the command line */
+    DType         dtype;          /* DT_NONE = auto */
+    LoadFormat    load_format;
+    BackendOptions backend;
+    const char   *chat_template;  /* file that replaces the model's own; NULL = its own */
+    int32_t       max_model_len;  /* 0 = the model's, at most what fits */
+    int32_t       max_num_seqs, max_num_batched_tokens, block_size; /* 0 = defaults 8, 512, 16 */
+    double        memory_fraction; /* of MemAvailable that the plan may use; 0 = 0.9 */
+    int32_t       max_waiting;     /* 0 = 128 */
+    Drafter      *drafter;         /* handed over on success; NULL = none */
+    int32_t       draft_nodes, draft_depth;
+    bool          start_thread;    /* engine_start at the end */
+} StackOptions;
+
+typedef struct StackProgress {
+    _Atomic(const char *) stage;   /* "weights", "warm-up" ... a constant text */
+    _Atomic uint64_t      done_bytes, total_bytes;
+} StackProgress;
+
+typedef struct Stack {
+    char          model_dir[4096];
+    char          served_name[256];      /* last part of MODEL */
+    char          fingerprint[24];       /* "td-" + 16 hex digits of Numerics.fingerprint: system_fingerprint */
+    Backend      *backend;
+    Tokenizer    *tokenizer;
+    ChatTemplate *chat_template;         /* NULL: the model has none */
+    Engine       *engine;
+    ModelConfig   config;                /* sampling defaults of generation_config.json */
+    int32_t       n_stop_ids, stop_ids[STACK_MAX_STOP_IDS]; /* config, generation_config, tokenizer's eos_token */
+    int32_t       max_model_len;
+} Stack;
+
+Status stack_open(Stack *s, const StackOptions *options, StackProgress *progress, Error *err);
+void   stack_close(Stack *s);
+
+/* Defaults of a request from generation_config.json: temperature (0 without do_sample = greedy models say 1), top_p ... */
+void stack_default_params(const Stack *s, SampleParams *params);
