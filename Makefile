@@ -1,0 +1,65 @@
+# Verbs over Meson. `make` builds build/tandem; `make serve` serves the bundled model; `make check` runs the tests.
+BUILD ?= build
+MODEL ?= nano
+OP    ?=
+
+.PHONY: all build serve check check-all check-kernels bench-kernels bench verify debug tsan faults lint format clean setup
+
+all: build
+
+setup:
+	@scripts/setup
+
+$(BUILD)/build.ninja: | setup
+	@meson setup $(BUILD) -Dtests=auto >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
+	@mv $(BUILD).log $(BUILD)/setup.log
+
+build: setup $(BUILD)/build.ninja
+	@ninja -C $(BUILD) --quiet tandem
+
+serve: build
+	@exec $(BUILD)/tandem serve $(MODEL)
+
+check:
+	@scripts/check
+
+check-all:
+	@scripts/check all
+
+check-kernels: build
+	@ninja -C $(BUILD) --quiet && meson test -C $(BUILD) --suite kernels --print-errorlogs $(addprefix check_,$(OP))
+
+bench-kernels: build
+	@ninja -C $(BUILD) --quiet && for t in $(if $(OP),$(BUILD)/tests/kernels/check_$(OP),$(wildcard $(BUILD)/tests/kernels/check_*)); do \
+	    [ -d $$t ] || $$t --bench; done
+
+bench: build
+	@$(BUILD)/tandem bench $(BENCH_MODEL)
+
+verify: build
+	@$(BUILD)/tandem verify nano && $(BUILD)/tandem verify nano-plain
+
+# Sanitizer builds beside the release build.
+debug:
+	@scripts/setup tests
+	@[ -f build-debug/build.ninja ] || meson setup build-debug -Dbuildtype=debugoptimized -Db_sanitize=address,undefined -Db_lundef=false >/dev/null
+	@ninja -C build-debug --quiet
+
+tsan:
+	@scripts/setup tests
+	@[ -f build-tsan/build.ninja ] || meson setup build-tsan -Dbuildtype=debugoptimized -Db_sanitize=thread -Db_lundef=false >/dev/null
+	@ninja -C build-tsan --quiet
+
+# Test build in which one-ulp faults can be planted (TANDEM_FAULT=linear ...).
+faults:
+	@[ -f build-faults/build.ninja ] || meson setup build-faults -Dfaults=true -Dtests=disabled >/dev/null
+	@ninja -C build-faults --quiet
+
+lint:
+	@scripts/lint
+
+format:
+	@clang-format -i $$(git ls-files '*.c' '*.h')
+
+clean:
+	@rm -rf build build-debug build-tsan build-faults
