@@ -1,0 +1,88 @@
+/* Inside of the CPU backend: what its files share and nobody else includes.
+ *
+ * An op runs to its end inside the call. It checks nothing (shapes are checked when the model is opened),
+ * counts its rows, spreads its work with stream_for() or stream_parallel(), and ends with a FAULT_POINT. */
+#pragma once
+
+#include "backend/backend.h"
+#include "backend/fault.h"
+#include "backend/ops.h"
+
+/* ---- the table: scalar functions are the contract, variants go on top with the same bits ---- */
+void cpu_scalar_add_linear(Ops *ops);      /* linear */
+void cpu_scalar_add_norm(Ops *ops);        /* rms_norm, rms_norm_gated */
+void cpu_scalar_add_activation(Ops *ops);  /* add, silu_mul, sigmoid_mul */
+void cpu_scalar_add_rows(Ops *ops);        /* embed, round_rows, gather_rows, kv_store, kv_move */
+void cpu_scalar_add_rope(Ops *ops);        /* rope */
+void cpu_scalar_add_attention(Ops *ops);   /* attention */
+void cpu_scalar_add_conv(Ops *ops);        /* conv_silu */
+void cpu_scalar_add_gated_delta(Ops *ops); /* gated_delta, gated_delta_commit */
+
+void cpu_avx512_add_linear(Ops *ops);
+void cpu_avx512_add_norm(Ops *ops);
+void cpu_avx512_add_activation(Ops *ops);
+void cpu_avx512_add_rows(Ops *ops);
+void cpu_avx512_add_rope(Ops *ops);
+void cpu_avx512_add_attention(Ops *ops);
+void cpu_avx512_add_conv(Ops *ops);
+void cpu_avx512_add_gated_delta(Ops *ops);
+
+typedef enum CpuFeature {
+    CPU_FMA         = 1, /* without it an x86 is refused: fmaf would be a library call */
+    CPU_AVX2        = 2,
+    CPU_AVX512      = 4, /* F, BW, VL, DQ */
+    CPU_AVX512_BF16 = 8,
+} CpuFeature;
+unsigned cpu_features(void); /* of this machine, unmasked */
+void     cpu_ops_fill(Ops *ops, unsigned features);
+
+/* ---- workers ---- */
+typedef struct Workers Workers;
+
+struct Stream {
+    Workers  *workers;
+    char     *scratch; /* [n_workers][WORKER_SCRATCH_BYTES] */
+    RowCounts counts;
+};
+
+/* Scratch of one worker inside one op: 64-byte aligned, contents undefined, gone when the op returns. */
+enum { WORKER_SCRATCH_BYTES = 4 << 20 };
+static inline void *worker_scratch(Stream *st, int worker)
+{
+    return st->scratch + (size_t)worker * WORKER_SCRATCH_BYTES;
+}
+
+/* Even, contiguous shares: worker w of n takes items [first, end). */
+typedef struct Range {
+    int64_t first, end;
+} Range;
+static inline Range worker_range(int64_t n_items, int worker, int n_workers)
+{
+    return (Range){ n_items * worker / n_workers, n_items * (worker + 1) / n_workers };
+}
+
+/* Runs fn on contiguous shares of items 0 .. n_items, one share a worker, and returns when all are done.
+ * Fewer workers take part when a share would fall below min_items (waking one costs about a microsecond);
+ * with n_items <= min_items fn runs here, on worker 0. No call at all for n_items <= 0. */
+typedef void (*ForFn)(void *arg, int64_t first, int64_t end, int worker);
+void stream_for(Stream *st, int64_t n_items, int64_t min_items, ForFn fn, void *arg);
+
+/* fn(arg, worker, n_workers) on the first n_workers (cut to those in use). */
+void stream_parallel_n(Stream *st, int n_workers, ParallelFn fn, void *arg);
+
+Status workers_open(Workers **out, int n_workers, const char *cpuset, Error *err);
+void   workers_close(Workers *w);
+int    workers_count(const Workers *w);
+int    workers_in_use(const Workers *w);
+void   workers_use(Workers *w, int n);
+void   workers_run(Workers *w, int n, ParallelFn fn, void *arg); /* on workers 0 .. n - 1 */
+
+/* ---- memory ---- */
+void *pages_alloc(size_t bytes); /* whole 2 MB pages asked for, zeroed; NULL: none left */
+void  pages_free(void *p, size_t bytes);
+
+/* ---- counters, inside kernels, on the calling thread ---- */
+static inline void count_rows(uint64_t counts[COUNT_ROWS_MAX + 1], int64_t n_rows)
+{
+    counts[n_rows < COUNT_ROWS_MAX ? n_rows : COUNT_ROWS_MAX]++;
+}
