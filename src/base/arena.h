@@ -25,5 +25,5 @@ void arena_free(Arena *a);
 void *arena_alloc(Arena *a, size_t bytes);
 void *arena_alloc_array(Arena *a, size_t n, size_t item_bytes);
 #define arena_array(a, Type, n) ((Type *)arena_alloc_array((a), (size_t)(n), sizeof(Type)))
-char *arena_strndup(Arena *a, const char *text, size_t n);
+char *arena_strndup(Arena *a, const char *text, size_t n); /* exactly n bytes, a NUL behind them */
 char *arena_printf(Arena *a, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -41,3 +41,6 @@ void buf_printf(Buf *b, const char *format, ...) __attribute__((format(printf, 2
 void buf_json_string(Buf *b, const char *text, size_t n);
 void buf_json_int(Buf *b, int64_t value);
 void buf_json_double(Buf *b, double value);
+
+/* The text of buf_json_double, for messages; inf and nan are written so. */
+void double_text(char out[32], double value);

@@ -5,7 +5,8 @@
 
 typedef enum LogLevel { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG } LogLevel;
 
-void log_level_set(LogLevel level);
+void log_level_set(LogLevel level);     /* whatever the environment says */
+void log_level_default(LogLevel level); /* unless TANDEM_LOG_LEVEL says otherwise */
 void log_write(LogLevel level, const char *area, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -11,7 +11,7 @@ void *mem_alloc(size_t bytes);
 void *mem_alloc_array(size_t n, size_t item_bytes); /* NULL when n * item_bytes overflows */
 void *mem_realloc(void *old, size_t bytes);         /* new bytes are NOT zeroed */
 char *mem_strdup(const char *text);
-char *mem_strndup(const char *text, size_t n);
+char *mem_strndup(const char *text, size_t n); /* exactly n bytes, a NUL behind them */
 void  mem_free(void *p);
 
 /* *out = a * b; false when that does not fit: sizes from a file or a client go through here. */
