@@ -1,0 +1,130 @@
+/* What the commands share: flags to stack options, sampling defaults, Ctrl-C. */
+#include "cli/command.h"
+
+#include "base/log.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+int command_exit_code(Status s)
+{
+    switch (s) {
+    case OK: return 0;
+    case ERR_USAGE: return 2;
+    case ERR_PLAN: return 3;
+    case ERR_LOST: return 4;
+    default: return 1;
+    }
+}
+
+static Status one_of(const char *flag, const char *value, const char *const *names, int n, int *at, Error *err)
+{
+    *at = 0;
+    if (!value) return OK;
+    char list[128] = "";
+    for (int i = 0; i < n; i++) {
+        if (!strcmp(value, names[i])) {
+            *at = i;
+            return OK;
+        }
+        size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
+    }
+    return error_set(err, ERR_USAGE, "--%s must be one of %s, got \"%s\"", flag, list, value);
+}
+
+static Status refuse_later(const Options *o, Error *err)
+{
+    static const char *const kv[] = { "auto", "bfloat16", "float32" };
+    static const char *const device[] = { "auto", "cpu" };
+    int at;
+    if (o->quantization && strcmp(o->quantization, "none") != 0)
+        return error_set(err, ERR_UNSUPPORTED, "--quantization %s: this version computes in bf16 and float32 only", o->quantization);
+    if (o->tensor_parallel_size > 1)
+        return error_set(err, ERR_UNSUPPORTED, "--tensor-parallel-size %d: this version runs on one rank", (int)o->tensor_parallel_size);
+    Status s = one_of("device", o->device, device, COUNT(device), &at, err);
+    if (!s) s = one_of("kv-cache-dtype", o->kv_cache_dtype, kv, COUNT(kv), &at, err);
+    return s;
+}
+
+Status command_stack_options(const Options *o, StackOptions *out, Error *err)
+{
+    static const char *const dtypes[] = { "auto", "bfloat16", "bf16", "float32", "f32", "float" };
+    static const DType dtype_of[] = { DT_NONE, DT_BF16, DT_BF16, DT_F32, DT_F32, DT_F32 };
+    static const char *const formats[] = { "auto", "safetensors", "dummy" };
+    int dtype, format;
+    Status s = one_of("dtype", o->dtype, dtypes, COUNT(dtypes), &dtype, err);
+    if (!s) s = one_of("load-format", o->load_format, formats, COUNT(formats), &format, err);
+    if (!s) s = refuse_later(o, err);
+    if (s) return s;
+    *out = (StackOptions){
+        .model = o->model,
+        .dtype = dtype_of[dtype],
+        .load_format = format == 2 ? LOAD_DUMMY : LOAD_AUTO,
+        .backend = { .n_workers = (int)o->workers, .cpuset = o->cpuset },
+        .chat_template = o->chat_template,
+        .max_model_len = (int32_t)o->max_model_len,
+        .max_num_seqs = (int32_t)o->max_num_seqs,
+        .max_num_batched_tokens = (int32_t)o->max_num_batched_tokens,
+        .block_size = (int32_t)o->block_size,
+        .memory_fraction = o->memory_utilization,
+    };
+    return OK;
+}
+
+Status command_sample_params(const Options *o, const Stack *s, SampleParams *p, Error *err)
+{
+    stack_default_params(s, p);
+    if (o->temperature >= 0) p->temperature = (float)o->temperature;
+    if (o->top_p >= 0) p->top_p = (float)o->top_p;
+    if (o->min_p >= 0) p->min_p = (float)o->min_p;
+    if (o->top_k >= 0) p->top_k = (int32_t)o->top_k;
+    return sample_params_check(p, s->config.vocab_size, err);
+}
+
+uint64_t command_seed(const Options *o)
+{
+    uint64_t seed = (uint64_t)o->seed;
+    if (o->seed < 0 && getrandom(&seed, sizeof seed, 0) != sizeof seed) seed = (uint64_t)getpid();
+    return seed & INT64_MAX; /* so that it can be given back as a flag */
+}
+
+static volatile sig_atomic_t interrupts;
+
+static void on_interrupt(int signal_number)
+{
+    if (interrupts++ > 0) _exit(128 + signal_number);
+}
+
+void command_catch_interrupt(void)
+{
+    struct sigaction action = { .sa_handler = on_interrupt };
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+}
+
+bool command_interrupted(void)
+{
+    return interrupts != 0;
+}
+
+void command_clear_interrupt(void)
+{
+    interrupts = 0;
+}
+
+Status command_render(const Stack *s, const char *system, const char *user, Buf *out, Error *err)
+{
+    if (!s->chat_template) return error_set(err, ERR_INPUT, "this model has no chat template; leave --chat away");
+    json_t *messages = json_array();
+    if (system) json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "system", "content", system));
+    json_t *message = json_pack("{s:s, s:s}", "role", "user", "content", user);
+    Status status = messages && message ? OK : error_set(err, ERR_INPUT, "the text is not valid UTF-8");
+    json_array_append_new(messages, message);
+    ChatInput in = { .messages = messages, .add_generation_prompt = true };
+    if (!status) status = chat_template_render(s->chat_template, &in, out, err);
+    json_decref(messages);
+    return status;
+}

@@ -1,0 +1,16 @@
+/* Known tokens through a model, every position's logits handed out: `logits`, `perplexity`. One sequence, no engine.
+ * Same ops, same contract, so the same bits as the engine's rows. */
+#pragma once
+
+#include "models/model.h"
+
+typedef struct Scorer Scorer;
+
+/* Caches for n_tokens and passes of `chunk` rows. The model (opened with max_rows and max_outputs >= chunk) and backend are
+ * borrowed until score_close. */
+Status score_open(Scorer **out, Model *model, Backend *backend, int32_t n_tokens, int32_t chunk, Error *err);
+void   score_close(Scorer *s);
+
+/* Runs ids[0..n) from an empty sequence; rows(ctx, first, logits) sees logits [n_rows, vocab] of places first .. in order. */
+Status score_run(Scorer *s, const int32_t *ids, int32_t n, void (*rows)(void *ctx, int32_t first, Tensor logits), void *ctx,
+                 Error *err);
