@@ -1,0 +1,115 @@
+/* Attention over a paged cache: the contract, one row and one query head at a time.
+ *
+ * Keys come in the order of their positions, cut into splits of ATTN_SPLIT at absolute positions. Every score
+ * is kept until the largest of all splits is known, because each split's sums are scaled by it once. */
+#include "backend/cpu/cpu_impl.h"
+#include "backend/cpu/kv.h"
+#include "backend/cpu/vectors.h"
+#include "base/fmath.h"
+
+#include <string.h>
+
+enum { MAX_HEAD_DIM = 512, MAX_KEYS = WORKER_SCRATCH_BYTES / (int)sizeof(float) };
+
+typedef struct AttentionJob {
+    Tensor         out, q;
+    KvView         view;
+    const Batch   *batch;
+    const int32_t *store;
+    float          scale;
+    Stream        *st;
+} AttentionJob;
+
+/* Store of the key at position j, as `row` sees it. */
+static int32_t key_store(const AttentionJob *job, const BatchSeq *seq, int32_t row, int32_t j)
+{
+    if (seq->certain || j < seq->n_committed) return kv_store_at(&job->view, seq->slot, j);
+    return job->store[job->batch->path[(int64_t)row * MAX_DEPTH + j - seq->n_committed]];
+}
+
+static const float *widen(float *buffer, const void *entry, const KvView *view)
+{
+    if (view->dtype == DT_F32) return entry;
+    for (int32_t d = 0; d < view->head_dim; d++) buffer[d] = bf16_to_f32(((const uint16_t *)entry)[d]);
+    return buffer;
+}
+
+/* x[j] = scaled dot product of q with key j; returns the largest. */
+static float score_keys(const AttentionJob *job, const BatchSeq *seq, int32_t row, int32_t kv_head, const float *q,
+                        float *x, int32_t n_keys)
+{
+    float buffer[MAX_HEAD_DIM], largest = -F_INF;
+    for (int32_t j = 0; j < n_keys; j++) {
+        const float *k = widen(buffer, kv_key(&job->view, key_store(job, seq, row, j), kv_head), &job->view);
+        x[j] = lanes_dot(q, k, job->view.head_dim) * job->scale;
+        largest = x[j] > largest ? x[j] : largest;
+    }
+    return largest;
+}
+
+/* One split, positions [first, end): o[d] = sum of p * v, returns the sum of p; *m = its largest score. */
+static float sum_split(const AttentionJob *job, const BatchSeq *seq, int32_t row, int32_t kv_head, const float *x,
+                       int32_t first, int32_t end, float *o, float *m)
+{
+    float buffer[MAX_HEAD_DIM], lane[LANES] = { 0 };
+    *m = -F_INF;
+    for (int32_t j = first; j < end; j++) *m = x[j] > *m ? x[j] : *m;
+    memset(o, 0, (size_t)job->view.head_dim * sizeof *o);
+    for (int32_t j = first; j < end; j++) {
+        const float *v = widen(buffer, kv_value(&job->view, key_store(job, seq, row, j), kv_head), &job->view);
+        float p = f_exp(x[j] - *m);
+        lane[j % LANES] += p;
+        for (int32_t d = 0; d < job->view.head_dim; d++) o[d] = fmaf(p, v[d], o[d]);
+    }
+    return lanes_sum(lane);
+}
+
+static void attend(const AttentionJob *job, const BatchSeq *seq, int32_t row, int32_t head, float *x)
+{
+    const KvView *view = &job->view;
+    int32_t n_keys = job->batch->index[row] + 1, kv_head = head / (int32_t)(job->q.shape[1] / view->n_heads);
+    const float *q = tensor_f32(job->q, row) + head * job->q.stride[1];
+    float *out = tensor_f32(job->out, row) + head * job->out.stride[1];
+
+    float largest = score_keys(job, seq, row, kv_head, q, x, n_keys), sum = 0, o[MAX_HEAD_DIM], m;
+    memset(out, 0, (size_t)view->head_dim * sizeof *out);
+    for (int32_t first = 0; first < n_keys; first += ATTN_SPLIT) {
+        int32_t end = first + ATTN_SPLIT < n_keys ? first + ATTN_SPLIT : n_keys;
+        float l = sum_split(job, seq, row, kv_head, x, first, end, o, &m), factor = f_exp(m - largest);
+        sum = fmaf(l, factor, sum);
+        for (int32_t d = 0; d < view->head_dim; d++) out[d] = fmaf(o[d], factor, out[d]);
+    }
+    for (int32_t d = 0; d < view->head_dim; d++) out[d] /= sum;
+}
+
+static void attend_heads(void *arg, int64_t first, int64_t end, int worker)
+{
+    const AttentionJob *job = arg;
+    float *x = worker_scratch(job->st, worker);
+    for (int32_t s = 0; s < job->batch->n_seqs; s++) {
+        const BatchSeq *seq = &job->batch->seqs[s];
+        if (!batch_seq_is_real(seq)) continue;
+        for (int32_t r = seq->first_row; r < seq->first_row + seq->n_rows; r++)
+            for (int64_t h = first; h < end; h++) attend(job, seq, r, (int32_t)h, x);
+    }
+}
+
+static void attention(Stream *st, Tensor out, Tensor q, KvView view, const Batch *batch, const int32_t *store,
+                      float scale)
+{
+    CHECK(view.head_dim <= MAX_HEAD_DIM);
+    AttentionJob job = { out, q, view, batch, store, scale, st };
+    for (int32_t s = 0; s < batch->n_seqs; s++) {
+        const BatchSeq *seq = &batch->seqs[s];
+        if (!batch_seq_is_real(seq)) continue;
+        count_rows(st->counts.attention, seq->n_rows);
+        CHECK(seq->n_committed + seq->n_rows <= MAX_KEYS);
+    }
+    stream_for(st, q.shape[1], 1, attend_heads, &job);
+    FAULT_POINT("attention", tensor_rows(out, batch_real_rows(batch)), batch_real_rows(batch));
+}
+
+void cpu_scalar_add_attention(Ops *ops)
+{
+    ops->attention = attention;
+}

@@ -1,0 +1,160 @@
+/* Rows that only move: embedding look-up, residual add, rounding, gathering, writing to and moving in the
+ * cache. No order of sums to keep, so nothing here is worth a second version except the widening loops, which
+ * the compiler vectorises. */
+#include "backend/cpu/cpu_impl.h"
+#include "backend/cpu/kv.h"
+
+#include <string.h>
+
+/* Rows below this many bytes are not worth waking a worker for. */
+enum { BYTES_PER_WORKER = 64 << 10 };
+
+static int64_t rows_per_worker(int64_t row_bytes)
+{
+    return row_bytes >= BYTES_PER_WORKER ? 1 : BYTES_PER_WORKER / (row_bytes + 1) + 1;
+}
+
+/* ---- embed ---- */
+
+typedef struct EmbedJob {
+    Tensor        out;
+    const Weight *table;
+    const Batch  *batch;
+} EmbedJob;
+
+static void embed_rows(void *arg, int64_t first, int64_t end, int worker)
+{
+    const EmbedJob *job = arg;
+    const Batch *batch = job->batch;
+    size_t bytes = (size_t)job->out.shape[1] * sizeof(float);
+    for (int64_t r = first; r < end; r++) {
+        if (batch->seq[r] < 0) continue;
+        int32_t soft = batch->soft_row ? batch->soft_row[r] : -1;
+        if (soft >= 0) memcpy(tensor_f32(job->out, r), tensor_f32(batch->soft, soft), bytes);
+        else weight_get_row(job->table, batch->token[r], tensor_f32(job->out, r));
+    }
+}
+
+static void embed(Stream *st, Tensor out, const Weight *table, const Batch *batch)
+{
+    int64_t n_real = 0;
+    for (int64_t r = 0; r < batch->n_rows; r++) n_real += batch->seq[r] >= 0;
+    count_rows(st->counts.embed, n_real);
+
+    /* A row of packed bf16 is one pair in each cache line of its panel: it costs 16 rows of traffic. */
+    EmbedJob job = { out, table, batch };
+    stream_for(st, batch->n_rows, rows_per_worker(out.shape[1] * 2 * WEIGHT_PANEL), embed_rows, &job);
+}
+
+/* ---- round_rows, gather_rows ---- */
+
+typedef struct CopyJob {
+    Tensor         out, x;
+    const int32_t *rows; /* NULL: row i of x */
+} CopyJob;
+
+static void round_some(void *arg, int64_t first, int64_t end, int worker)
+{
+    const CopyJob *job = arg;
+    int64_t d = job->x.shape[1];
+    for (int64_t r = first; r < end; r++) {
+        const float *x = tensor_f32(job->x, r);
+        if (job->out.dtype == DT_F32) {
+            memcpy(tensor_f32(job->out, r), x, (size_t)d * sizeof *x);
+            continue;
+        }
+        uint16_t *out = tensor_bf16(job->out, r);
+        for (int64_t i = 0; i < d; i++) out[i] = f32_to_bf16(x[i]);
+    }
+}
+
+static void round_rows(Stream *st, Tensor out, Tensor x)
+{
+    CopyJob job = { out, x, NULL };
+    stream_for(st, x.shape[0], rows_per_worker(x.shape[1] * 6), round_some, &job);
+}
+
+static void gather_some(void *arg, int64_t first, int64_t end, int worker)
+{
+    const CopyJob *job = arg;
+    size_t item = dtype_bytes(job->x.dtype), bytes = (size_t)job->x.shape[1] * item;
+    for (int64_t i = first; i < end; i++)
+        memcpy((char *)job->out.data + (size_t)(i * job->out.stride[0]) * item,
+               (const char *)job->x.data + (size_t)(job->rows[i] * job->x.stride[0]) * item, bytes);
+}
+
+static void gather_rows(Stream *st, Tensor out, Tensor x, const int32_t *rows, int n)
+{
+    CopyJob job = { out, x, rows };
+    stream_for(st, n, rows_per_worker(x.shape[1] * 8), gather_some, &job);
+}
+
+/* ---- kv_store, kv_move: split by head, so that padding rows, which share one dump entry, do not race ---- */
+
+typedef struct KvJob {
+    KvView         view;
+    Tensor         k, v;
+    const int32_t *store;
+    int32_t        slot, n;
+    const int32_t *from, *to;
+} KvJob;
+
+static void write_entry(void *entry, DType dtype, const float *x, int64_t n)
+{
+    if (dtype == DT_F32) {
+        memcpy(entry, x, (size_t)n * sizeof *x);
+        return;
+    }
+    uint16_t *out = entry;
+    for (int64_t i = 0; i < n; i++) out[i] = f32_to_bf16(x[i]);
+}
+
+static void store_heads(void *arg, int64_t first, int64_t end, int worker)
+{
+    const KvJob *job = arg;
+    const KvView *view = &job->view;
+    for (int64_t r = 0; r < job->k.shape[0]; r++) {
+        for (int64_t h = first; h < end; h++) {
+            const float *k = tensor_f32(job->k, r) + h * job->k.stride[1];
+            const float *v = tensor_f32(job->v, r) + h * job->v.stride[1];
+            write_entry(kv_key(view, job->store[r], (int32_t)h), view->dtype, k, view->head_dim);
+            write_entry(kv_value(view, job->store[r], (int32_t)h), view->dtype, v, view->head_dim);
+        }
+    }
+}
+
+static void kv_store(Stream *st, KvView view, Tensor k, Tensor v, const int32_t *store)
+{
+    KvJob job = { .view = view, .k = k, .v = v, .store = store };
+    if (k.shape[0] > 0) stream_for(st, view.n_heads, rows_per_worker(k.shape[0] * view.head_dim * 12), store_heads, &job);
+}
+
+static void move_heads(void *arg, int64_t first, int64_t end, int worker)
+{
+    const KvJob *job = arg;
+    const KvView *view = &job->view;
+    size_t bytes = (size_t)kv_row_bytes(view);
+    for (int i = 0; i < job->n; i++) {
+        if (job->from[i] == job->to[i]) continue;
+        int32_t from = kv_store_at(view, job->slot, job->from[i]), to = kv_store_at(view, job->slot, job->to[i]);
+        for (int64_t h = first; h < end; h++) {
+            memcpy(kv_key(view, to, (int32_t)h), kv_key(view, from, (int32_t)h), bytes);
+            memcpy(kv_value(view, to, (int32_t)h), kv_value(view, from, (int32_t)h), bytes);
+        }
+    }
+}
+
+static void kv_move(Stream *st, KvView view, int32_t slot, const int32_t *from, const int32_t *to, int n)
+{
+    KvJob job = { .view = view, .slot = slot, .n = n, .from = from, .to = to };
+    if (n > 0) stream_for(st, view.n_heads, rows_per_worker(n * kv_row_bytes(&view) * 4), move_heads, &job);
+}
+
+void cpu_scalar_add_rows(Ops *ops)
+{
+    ops->embed = embed;
+    ops->round_rows = round_rows;
+    ops->gather_rows = gather_rows;
+    ops->kv_store = kv_store;
+    ops->kv_move = kv_move;
+}
