@@ -11,8 +11,7 @@
 static atomic_uint_fast64_t n_calls;
 static atomic_int_fast64_t calls_until_failure; /* <= 0: none planned */
 
-/* Counts the call; false when a test wants it to fail. */
-static bool may_allocate(void)
+bool mem_may_allocate(void)
 {
     atomic_fetch_add_explicit(&n_calls, 1, memory_order_relaxed);
     if (atomic_load_explicit(&calls_until_failure, memory_order_relaxed) <= 0) return true;
@@ -21,7 +20,7 @@ static bool may_allocate(void)
 
 void *mem_alloc(size_t bytes)
 {
-    return may_allocate() ? calloc(1, bytes ? bytes : 1) : NULL;
+    return mem_may_allocate() ? calloc(1, bytes ? bytes : 1) : NULL;
 }
 
 void *mem_alloc_array(size_t n, size_t item_bytes)
@@ -32,7 +31,7 @@ void *mem_alloc_array(size_t n, size_t item_bytes)
 
 void *mem_realloc(void *old, size_t bytes)
 {
-    return may_allocate() ? realloc(old, bytes ? bytes : 1) : NULL;
+    return mem_may_allocate() ? realloc(old, bytes ? bytes : 1) : NULL;
 }
 
 char *mem_strdup(const char *text)

@@ -14,6 +14,10 @@ char *mem_strdup(const char *text);
 char *mem_strndup(const char *text, size_t n); /* exactly n bytes, a NUL behind them */
 void  mem_free(void *p);
 
+/* For memory that does not come from malloc (pages of the backend): counts the request; false when a test
+ * wants it to fail. */
+bool mem_may_allocate(void);
+
 /* *out = a * b; false when that does not fit: sizes from a file or a client go through here. */
 bool size_mul(size_t a, size_t b, size_t *out);
 bool size_add(size_t a, size_t b, size_t *out);

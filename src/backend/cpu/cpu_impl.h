@@ -5,6 +5,7 @@
 #pragma once
 
 #include "backend/backend.h"
+#include "backend/cpu/workers.h"
 #include "backend/fault.h"
 #include "backend/ops.h"
 
@@ -37,11 +38,10 @@ unsigned cpu_features(void); /* of this machine, unmasked */
 void     cpu_ops_fill(Ops *ops, unsigned features);
 
 /* ---- workers ---- */
-typedef struct Workers Workers;
-
 struct Stream {
     Workers  *workers;
-    char     *scratch; /* [n_workers][WORKER_SCRATCH_BYTES] */
+    int       n_in_use; /* of them, see stream_use_workers() */
+    char     *scratch;  /* [workers][WORKER_SCRATCH_BYTES] */
     RowCounts counts;
 };
 
@@ -69,17 +69,6 @@ void stream_for(Stream *st, int64_t n_items, int64_t min_items, ForFn fn, void *
 
 /* fn(arg, worker, n_workers) on the first n_workers (cut to those in use). */
 void stream_parallel_n(Stream *st, int n_workers, ParallelFn fn, void *arg);
-
-Status workers_open(Workers **out, int n_workers, const char *cpuset, Error *err);
-void   workers_close(Workers *w);
-int    workers_count(const Workers *w);
-int    workers_in_use(const Workers *w);
-void   workers_use(Workers *w, int n);
-void   workers_run(Workers *w, int n, ParallelFn fn, void *arg); /* on workers 0 .. n - 1 */
-
-/* ---- memory ---- */
-void *pages_alloc(size_t bytes); /* whole 2 MB pages asked for, zeroed; NULL: none left */
-void  pages_free(void *p, size_t bytes);
 
 /* ---- counters, inside kernels, on the calling thread ---- */
 static inline void count_rows(uint64_t counts[COUNT_ROWS_MAX + 1], int64_t n_rows)

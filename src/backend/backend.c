@@ -1,0 +1,191 @@
+/* The CPU backend as a whole: opening it, its memory, its stream. */
+#include "backend/backend.h"
+
+#include "backend/cpu/cpu_impl.h"
+#include "backend/cpu/pages.h"
+#include "base/memory.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+struct Backend {
+    Ops             ops;
+    const char     *variant;
+    Stream          stream;
+    atomic_size_t   bytes; /* handed out now */
+};
+
+/* ---- features ---- */
+
+/* What a mask allows of the features; *ok is false for a word that names no variant. */
+static unsigned allowed_by_mask(const char *mask, unsigned features, bool *ok)
+{
+    *ok = true;
+    if (!mask || !*mask || strcmp(mask, "avx512") == 0) return features;
+    if (strcmp(mask, "scalar") == 0) return features & CPU_FMA;
+    if (strcmp(mask, "avx2") == 0) return features & (CPU_FMA | CPU_AVX2);
+    *ok = false;
+    return 0;
+}
+
+static const char *variant_name(unsigned features)
+{
+    if (features & CPU_AVX512) return features & CPU_AVX512_BF16 ? "avx512-bf16" : "avx512";
+    return "scalar";
+}
+
+static Status choose_variant(Backend *b, const char *mask, Error *err)
+{
+    bool ok;
+    unsigned features = cpu_features();
+    if (!mask) mask = getenv("CPU_MASK");
+    if (!(features & CPU_FMA)) {
+        return error_set(err, ERR_UNSUPPORTED, "this processor has no fused multiply-add (x86 needs FMA, from 2013 "
+                                               "on), and every sum here is made of them");
+    }
+    features = allowed_by_mask(mask, features, &ok);
+    if (!ok) {
+        return error_set_param(err, ERR_USAGE, "CPU_MASK", "CPU_MASK must be scalar, avx2 or avx512, got \"%s\"", mask);
+    }
+    cpu_ops_fill(&b->ops, features);
+    b->variant = variant_name(features);
+    return OK;
+}
+
+/* ---- open, close, questions ---- */
+
+static Status open_stream(Backend *b, const BackendOptions *o, Error *err)
+{
+    Stream *st = &b->stream;
+    Status s = workers_open(&st->workers, o->n_workers, o->cpuset, err);
+    if (s) return s;
+    st->n_in_use = workers_count(st->workers);
+    st->scratch = pages_alloc((size_t)st->n_in_use * WORKER_SCRATCH_BYTES);
+    if (!st->scratch) return error_set(err, ERR_NOMEM, "no memory for the scratch of %d workers", st->n_in_use);
+    return OK;
+}
+
+Status backend_open_cpu(Backend **out, const BackendOptions *options, Error *err)
+{
+    static const BackendOptions defaults;
+    const BackendOptions *o = options ? options : &defaults;
+    *out = NULL;
+    Backend *b = mem_alloc(sizeof *b);
+    if (!b) return error_set(err, ERR_NOMEM, "no memory for the CPU backend");
+
+    Status s = choose_variant(b, o->cpu_mask, err);
+    if (!s) s = open_stream(b, o, err);
+    if (s) {
+        backend_close(b);
+        return s;
+    }
+    numeric_mode_enter();
+    *out = b;
+    return OK;
+}
+
+void backend_close(Backend *b)
+{
+    if (!b) return;
+    workers_close(b->stream.workers);
+    pages_free(b->stream.scratch);
+    mem_free(b);
+}
+
+const Ops *backend_ops(const Backend *b)
+{
+    return &b->ops;
+}
+
+Stream *backend_stream(Backend *b)
+{
+    return &b->stream;
+}
+
+const char *backend_name(const Backend *b)
+{
+    return "cpu";
+}
+
+const char *backend_variant(const Backend *b)
+{
+    return b->variant;
+}
+
+int backend_workers(const Backend *b)
+{
+    return workers_count(b->stream.workers);
+}
+
+/* ---- memory ---- */
+
+void *backend_alloc(Backend *b, size_t bytes)
+{
+    void *p = pages_alloc(bytes);
+    if (p) atomic_fetch_add(&b->bytes, bytes);
+    return p;
+}
+
+void backend_free(Backend *b, void *p)
+{
+    if (!p) return;
+    atomic_fetch_sub(&b->bytes, pages_bytes(p));
+    pages_free(p);
+}
+
+size_t backend_bytes(const Backend *b)
+{
+    return atomic_load(&b->bytes);
+}
+
+/* ---- stream ---- */
+
+void stream_sync(Stream *st)
+{
+}
+
+void stream_use_workers(Stream *st, int n_workers)
+{
+    CHECK(n_workers >= 1 && n_workers <= workers_count(st->workers));
+    st->n_in_use = n_workers;
+}
+
+void stream_parallel_n(Stream *st, int n_workers, ParallelFn fn, void *arg)
+{
+    workers_run(st->workers, n_workers < st->n_in_use ? n_workers : st->n_in_use, fn, arg);
+}
+
+void stream_parallel(Stream *st, ParallelFn fn, void *arg)
+{
+    workers_run(st->workers, st->n_in_use, fn, arg);
+}
+
+typedef struct ForJob {
+    int64_t n_items;
+    ForFn   fn;
+    void   *arg;
+} ForJob;
+
+static void run_share(void *arg, int worker, int n_workers)
+{
+    const ForJob *job = arg;
+    Range r = worker_range(job->n_items, worker, n_workers);
+    job->fn(job->arg, r.first, r.end, worker);
+}
+
+void stream_for(Stream *st, int64_t n_items, int64_t min_items, ForFn fn, void *arg)
+{
+    if (n_items <= 0) return;
+    int64_t shares = n_items / (min_items > 1 ? min_items : 1);
+    if (shares <= 1 || st->n_in_use == 1) {
+        fn(arg, 0, n_items, 0);
+        return;
+    }
+    ForJob job = { n_items, fn, arg };
+    stream_parallel_n(st, shares < st->n_in_use ? (int)shares : st->n_in_use, run_share, &job);
+}
+
+RowCounts *stream_row_counts(Stream *st)
+{
+    return &st->counts;
+}

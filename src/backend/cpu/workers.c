@@ -1,0 +1,292 @@
+/* A pool of threads for jobs of a few microseconds.
+ *
+ * Each worker has a mailbox on cache lines of its own: the caller writes the job once, then posts a new
+ * number to the mailbox of every worker that takes part; a worker answers by writing the number to `done`.
+ *
+ *     worker:  spin on mailbox ──50 us nothing──> sleep on its condition ──posted──> work ──> spin ...
+ *
+ * A post must not slip between "nothing there" and "asleep": the worker says `is_asleep` before it looks
+ * for the last time, the caller looks at `is_asleep` after it posted, both sequentially consistent, so at
+ * least one of them sees the other.
+ *
+ * The caller waits for the answers by spinning, and gives its processor away after a while: with more
+ * workers than processors it would otherwise keep the very thread from running that it waits for. */
+#include "backend/cpu/workers.h"
+
+#include "base/memory.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { CACHE_LINE = 64, MAX_WORKERS = 512, SPIN_US = 50, SPINS_PER_LOOK = 64, SPINS_BEFORE_YIELD = 4096 };
+
+typedef struct Worker {
+    alignas(2 * CACHE_LINE) atomic_uint posted; /* number of the newest job for this worker */
+    atomic_bool     is_asleep;
+    alignas(2 * CACHE_LINE) atomic_uint done; /* number of the newest job it finished */
+    Workers        *pool;
+    int             idx;
+    bool            is_started;
+    pthread_t       thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t  wake;
+} Worker;
+
+struct Workers {
+    int        n_workers, n_cpus;
+    int       *cpus; /* [n_cpus] to pin to; NULL: no pinning */
+    ParallelFn fn;   /* the job: written before it is posted, read after */
+    void      *arg;
+    int        n_active;
+    bool       is_stopping;
+    void      *block; /* what `worker` was cut from */
+    Worker    *worker; /* [n_workers]; 0 is the caller and has no thread */
+};
+
+#if defined(__x86_64__) || defined(__i386__)
+static inline void relax(void) { __builtin_ia32_pause(); }
+#elif defined(__aarch64__)
+static inline void relax(void) { __asm__ __volatile__("yield"); }
+#else
+static inline void relax(void) { }
+#endif
+
+static int64_t now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+/* ---- the worker's side ---- */
+
+static void sleep_until_posted(Worker *self, unsigned last)
+{
+    pthread_mutex_lock(&self->mutex);
+    atomic_store(&self->is_asleep, true);
+    while (atomic_load(&self->posted) == last) pthread_cond_wait(&self->wake, &self->mutex);
+    atomic_store(&self->is_asleep, false);
+    pthread_mutex_unlock(&self->mutex);
+}
+
+static unsigned next_job(Worker *self, unsigned last)
+{
+    int64_t give_up = now_us() + SPIN_US;
+    do {
+        for (int i = 0; i < SPINS_PER_LOOK; i++) {
+            unsigned job = atomic_load_explicit(&self->posted, memory_order_acquire);
+            if (job != last) return job;
+            relax();
+        }
+    } while (now_us() < give_up);
+    sleep_until_posted(self, last);
+    return atomic_load_explicit(&self->posted, memory_order_acquire);
+}
+
+static void pin_here(const Workers *w, int idx)
+{
+    if (!w->cpus) return;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(w->cpus[idx % w->n_cpus], &set);
+    pthread_setaffinity_np(pthread_self(), sizeof set, &set); /* the list was checked at start */
+}
+
+static void *worker_main(void *arg)
+{
+    Worker *self = arg;
+    Workers *w = self->pool;
+    numeric_mode_enter();
+    pin_here(w, self->idx);
+    for (unsigned last = 0;;) {
+        last = next_job(self, last);
+        if (w->is_stopping) return NULL;
+        w->fn(w->arg, self->idx, w->n_active);
+        atomic_store_explicit(&self->done, last, memory_order_release);
+    }
+}
+
+/* ---- the caller's side ---- */
+
+static void post(Worker *to)
+{
+    atomic_fetch_add(&to->posted, 1);
+    if (!atomic_load(&to->is_asleep)) return;
+    pthread_mutex_lock(&to->mutex);
+    pthread_cond_signal(&to->wake);
+    pthread_mutex_unlock(&to->mutex);
+}
+
+static void wait_for(Worker *w)
+{
+    unsigned job = atomic_load_explicit(&w->posted, memory_order_relaxed);
+    for (int spins = 0; atomic_load_explicit(&w->done, memory_order_acquire) != job; spins++) {
+        if (spins < SPINS_BEFORE_YIELD) relax();
+        else sched_yield();
+    }
+}
+
+/* The caller is worker 0, whichever thread it is today. */
+static void pin_caller(const Workers *w)
+{
+    static _Thread_local const Workers *pinned_for;
+    if (!w->cpus || pinned_for == w) return;
+    pin_here(w, 0);
+    pinned_for = w;
+}
+
+void workers_run(Workers *w, int n, ParallelFn fn, void *arg)
+{
+    pin_caller(w);
+    w->fn = fn;
+    w->arg = arg;
+    w->n_active = n;
+    for (int i = 1; i < n; i++) post(&w->worker[i]);
+    fn(arg, 0, n);
+    for (int i = 1; i < n; i++) wait_for(&w->worker[i]);
+}
+
+int workers_count(const Workers *w)
+{
+    return w->n_workers;
+}
+
+/* ---- start and end ---- */
+
+/* Processors this process may use: *n of them, owned. */
+static Status allowed_cpus(int **out, int *n, Error *err)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) {
+        return error_set(err, ERR_IO, "cannot read which processors this process may use");
+    }
+    *n = 0;
+    *out = mem_alloc_array((size_t)CPU_SETSIZE, sizeof **out);
+    if (!*out) return error_set(err, ERR_NOMEM, "no memory for the list of processors");
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (CPU_ISSET(cpu, &set)) (*out)[(*n)++] = cpu;
+    }
+    return OK;
+}
+
+/* A number of the list, at *at; -1 when there is none. */
+static int parse_cpu(const char **at)
+{
+    char *end;
+    if (**at < '0' || **at > '9') return -1;
+    long cpu = strtol(*at, &end, 10);
+    *at = end;
+    return cpu < CPU_SETSIZE ? (int)cpu : -1;
+}
+
+/* "0-3,8" into cpus[CPU_SETSIZE]; each must be one of the allowed ones. */
+static Status parse_cpuset(const char *text, const int *allowed, int n_allowed, int *cpus, int *n, Error *err)
+{
+    cpu_set_t may;
+    CPU_ZERO(&may);
+    for (int i = 0; i < n_allowed; i++) CPU_SET(allowed[i], &may);
+
+    *n = 0;
+    for (const char *at = text;; at++) {
+        int first = parse_cpu(&at), last = first;
+        if (first >= 0 && *at == '-') {
+            at++;
+            last = parse_cpu(&at);
+        }
+        if (first < 0 || last < first || (*at && *at != ',')) {
+            return error_set_param(err, ERR_USAGE, "cpuset",
+                                   "cpuset must be a list of processors such as 0-3,8, got \"%s\"", text);
+        }
+        for (int cpu = first; cpu <= last; cpu++) {
+            if (!CPU_ISSET(cpu, &may)) {
+                return error_set_param(err, ERR_USAGE, "cpuset",
+                                       "cpuset names processor %d, which this process may not use", cpu);
+            }
+            if (*n == CPU_SETSIZE) {
+                return error_set_param(err, ERR_USAGE, "cpuset", "cpuset names more than %d processors",
+                                       CPU_SETSIZE);
+            }
+            cpus[(*n)++] = cpu;
+        }
+        if (!*at) return OK;
+    }
+}
+
+static Status choose_cpus(Workers *w, int n_workers, const char *cpuset, Error *err)
+{
+    int n_allowed;
+    int *allowed = NULL;
+    Status s = allowed_cpus(&allowed, &n_allowed, err);
+    if (!s && cpuset) {
+        w->cpus = mem_alloc_array((size_t)CPU_SETSIZE, sizeof *w->cpus);
+        s = w->cpus ? parse_cpuset(cpuset, allowed, n_allowed, w->cpus, &w->n_cpus, err)
+                    : error_set(err, ERR_NOMEM, "no memory for the list of processors");
+    }
+    mem_free(allowed);
+    if (s) return s;
+    w->n_workers = n_workers ? n_workers : cpuset ? w->n_cpus : n_allowed;
+    if (w->n_workers > MAX_WORKERS && !n_workers) w->n_workers = MAX_WORKERS;
+    if (w->n_workers < 1 || w->n_workers > MAX_WORKERS) {
+        return error_set(err, ERR_USAGE, "the number of workers must be 1 to %d, got %d", MAX_WORKERS, n_workers);
+    }
+    return OK;
+}
+
+static Status start(Worker *self, Error *err)
+{
+    pthread_mutex_init(&self->mutex, NULL);
+    pthread_cond_init(&self->wake, NULL);
+    int e = pthread_create(&self->thread, NULL, worker_main, self);
+    if (e) return error_set(err, ERR_NOMEM, "cannot start worker thread %d: %s", self->idx, strerror(e));
+    self->is_started = true;
+    return OK;
+}
+
+Status workers_open(Workers **out, int n_workers, const char *cpuset, Error *err)
+{
+    *out = NULL;
+    Workers *w = mem_alloc(sizeof *w);
+    if (!w) return error_set(err, ERR_NOMEM, "no memory for the worker threads");
+    Status s = choose_cpus(w, n_workers, cpuset, err);
+    if (!s) {
+        size_t alignment = alignof(Worker);
+        w->block = mem_alloc((size_t)w->n_workers * sizeof(Worker) + alignment);
+        if (!w->block) s = error_set(err, ERR_NOMEM, "no memory for the worker threads");
+        else w->worker = (Worker *)(((uintptr_t)w->block + alignment - 1) & ~(uintptr_t)(alignment - 1));
+    }
+    for (int i = 1; !s && i < w->n_workers; i++) {
+        w->worker[i].pool = w;
+        w->worker[i].idx = i;
+        s = start(&w->worker[i], err);
+    }
+    if (s) {
+        workers_close(w);
+        return s;
+    }
+    *out = w;
+    return OK;
+}
+
+void workers_close(Workers *w)
+{
+    if (!w) return;
+    w->is_stopping = true;
+    for (int i = 1; w->worker && i < w->n_workers; i++) {
+        Worker *it = &w->worker[i];
+        if (!it->pool) break;
+        if (it->is_started) {
+            post(it);
+            pthread_join(it->thread, NULL);
+        }
+        pthread_cond_destroy(&it->wake);
+        pthread_mutex_destroy(&it->mutex);
+    }
+    mem_free(w->block);
+    mem_free(w->cpus);
+    mem_free(w);
+}
