@@ -91,10 +91,9 @@ void buf_printf(Buf *b, const char *format, ...)
     b->len += (size_t)n;
 }
 
-/* Bytes of the well-formed UTF-8 character at s; 0 when there is none. *bad: how many bytes one U+FFFD then
- * stands for (the longest beginning of a character, at least 1: what Unicode recommends). */
-static size_t utf8_length(const unsigned char *s, size_t n, size_t *bad)
+size_t utf8_length(const void *text, size_t n, size_t *bad)
 {
+    const unsigned char *s = text;
     *bad = 1;
     if (s[0] < 0x80) return 1;
     if (s[0] < 0xc2 || s[0] > 0xf4) return 0;

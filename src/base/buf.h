@@ -22,6 +22,10 @@ static inline Str str_of(const char *text)
 bool str_equal(Str a, Str b);
 bool str_starts(Str s, Str prefix);
 
+/* Bytes of the well-formed UTF-8 character at text (n > 0 bytes of it); 0 when there is none: then one U+FFFD
+ * stands for the next *bad bytes (the longest beginning of a character, at least 1, as Unicode recommends). */
+size_t utf8_length(const void *text, size_t n, size_t *bad);
+
 typedef struct Buf {
     char  *data;
     size_t len, capacity, limit;

@@ -98,7 +98,20 @@ static int open_beside(char *temporary, size_t size, const char *path)
     return -1;
 }
 
+static bool write_parts(int fd, const FilePart *parts, int n_parts)
+{
+    for (int i = 0; i < n_parts; i++) {
+        if (!write_all(fd, parts[i].data, parts[i].n)) return false;
+    }
+    return true;
+}
+
 Status file_write_atomic(const char *path, const void *data, size_t n, Error *err)
+{
+    return file_write_parts(path, &(FilePart){ data, n }, 1, err);
+}
+
+Status file_write_parts(const char *path, const FilePart *parts, int n_parts, Error *err)
 {
     char temporary[PATH_MAX];
     struct stat st;
@@ -107,7 +120,7 @@ Status file_write_atomic(const char *path, const void *data, size_t n, Error *er
     }
     int fd = open_beside(temporary, sizeof temporary, path);
     if (fd < 0) return error_set(err, ERR_IO, "cannot write %s: %s", path, strerror(errno));
-    bool ok = write_all(fd, data, n) && fsync(fd) == 0;
+    bool ok = write_parts(fd, parts, n_parts) && fsync(fd) == 0;
     int why = errno;
     if (close(fd) != 0 && ok) {
         ok = false;
@@ -117,6 +130,12 @@ Status file_write_atomic(const char *path, const void *data, size_t n, Error *er
     if (ok) why = errno;
     unlink(temporary);
     return error_set(err, ERR_IO, "cannot write %s: %s", path, strerror(why));
+}
+
+bool file_is_lfs_pointer(const void *data, size_t n)
+{
+    static const char first_line[] = "version https://git-lfs.github.com/spec/";
+    return n >= sizeof first_line - 1 && memcmp(data, first_line, sizeof first_line - 1) == 0;
 }
 
 bool file_exists(const char *path)

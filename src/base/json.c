@@ -67,7 +67,11 @@ Status json_parse_file(json_t **out, const char *path, size_t max_bytes, Error *
     *out = NULL;
     Status status = file_read(path, max_bytes, &text, &n, err);
     if (status != OK) return status;
-    status = json_parse(out, text, n, path, err);
+    if (file_is_lfs_pointer(text, n)) {
+        status = error_set(err, ERR_INPUT, "%s is a git-lfs pointer, not the file itself: run git lfs pull", path);
+    } else {
+        status = json_parse(out, text, n, path, err);
+    }
     mem_free(text);
     return status;
 }

@@ -1,0 +1,445 @@
+/* Safetensors: a checkpoint of one file or many, checked completely before anything is read from it.
+ *
+ *     open every file -> parse its header (safetensors_header.c) -> sort all names -> compare with the index
+ *
+ * Always after open: names are unique, every range lies inside its file as it was at open, and at(i) goes in the
+ * order of files and of data inside them, so a loader that walks it reads forwards. */
+#include "tensor/safetensors.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/memory.h"
+#include "tensor/safetensors_impl.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    MAX_SHARDS = 1000,              /* each holds a file descriptor */
+    MAX_HEADER_BYTES = 100 * 1000 * 1000,
+    MAX_INDEX_BYTES = 64 << 20,
+};
+
+typedef struct Shard {
+    int      fd;
+    char    *path;   /* owned, as are the names inside the header */
+    char    *header;
+    uint64_t file_bytes;
+} Shard;
+
+struct Safetensors {
+    Shard    *shard;
+    int       n_shards;
+    EntryList entries;
+    int      *by_name; /* entry numbers, sorted by name */
+    uint64_t  total_bytes;
+};
+
+/* Reads n bytes at `offset`, all or an error. */
+static Status read_at(const Shard *s, uint64_t offset, void *out, size_t n, Error *err)
+{
+    char *to = out;
+    while (n > 0) {
+        size_t some = n < (1u << 30) ? n : 1u << 30;
+        ssize_t got = pread(s->fd, to, some, (off_t)offset);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return error_set(err, ERR_IO, "cannot read %s: %s", s->path, strerror(errno));
+        if (got == 0) return error_set(err, ERR_IO, "%s became shorter while it was being read", s->path);
+        to += got;
+        offset += (uint64_t)got;
+        n -= (size_t)got;
+    }
+    return OK;
+}
+
+static Status shard_size(const Shard *s, uint64_t *bytes, Error *err)
+{
+    struct stat st;
+    if (fstat(s->fd, &st) != 0) return error_set(err, ERR_IO, "cannot examine %s: %s", s->path, strerror(errno));
+    if (!S_ISREG(st.st_mode)) return error_set(err, ERR_INPUT, "%s is not a regular file", s->path);
+    *bytes = (uint64_t)st.st_size;
+    return OK;
+}
+
+static Status shard_open(Shard *s, const char *path, Error *err)
+{
+    s->fd = -1;
+    s->path = mem_strdup(path);
+    if (!s->path) return error_set(err, ERR_NOMEM, "no memory to open %s", path);
+    s->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a FIFO must not wait for its writer */
+    if (s->fd < 0 && (errno == ENOENT || errno == ENOTDIR)) {
+        return error_set(err, ERR_NOT_FOUND, "there is no file %s", path);
+    }
+    if (s->fd < 0) return error_set(err, ERR_IO, "cannot open %s: %s", path, strerror(errno));
+    return shard_size(s, &s->file_bytes, err);
+}
+
+static void shard_close(Shard *s)
+{
+    if (s->fd >= 0) close(s->fd);
+    mem_free(s->path);
+    mem_free(s->header);
+}
+
+/* Why the first eight bytes are not a header length we can follow: the usual accidents by name. */
+static Status refuse_length(const Shard *s, uint64_t length, Error *err)
+{
+    char start[64];
+    size_t n = s->file_bytes < sizeof start ? (size_t)s->file_bytes : sizeof start;
+    if (s->file_bytes == 0) return error_set(err, ERR_INPUT, "%s is empty", s->path);
+    Status status = read_at(s, 0, start, n, err);
+    if (status != OK) return status;
+    if (file_is_lfs_pointer(start, n)) {
+        return error_set(err, ERR_INPUT, "%s is a git-lfs pointer, not the file itself: run git lfs pull", s->path);
+    }
+    if (s->file_bytes < 8) {
+        return error_set(err, ERR_INPUT, "%s has only %" PRIu64 " bytes: it is no safetensors file", s->path, s->file_bytes);
+    }
+    if (length > MAX_HEADER_BYTES) {
+        return error_set(err, ERR_INPUT, "%s announces a header of %" PRIu64 " bytes: it is no safetensors file", s->path,
+                         length);
+    }
+    return error_set(err, ERR_INPUT, "%s is cut short: its header has %" PRIu64 " bytes, the whole file %" PRIu64 "; download it again",
+                     s->path, length, s->file_bytes);
+}
+
+static Status read_length(const Shard *s, uint64_t *length, Error *err)
+{
+    unsigned char b[8];
+    *length = 0;
+    if (s->file_bytes < sizeof b) return refuse_length(s, 0, err);
+    Status status = read_at(s, 0, b, sizeof b, err);
+    if (status != OK) return status;
+    for (int i = 7; i >= 0; i--) *length = *length << 8 | b[i];
+    bool possible = *length <= MAX_HEADER_BYTES && *length <= s->file_bytes - 8;
+    return possible ? OK : refuse_length(s, *length, err);
+}
+
+/* The data must end where the file ends. */
+static Status check_end(const Shard *s, uint64_t end, Error *err)
+{
+    uint64_t now;
+    Status status = shard_size(s, &now, err);
+    if (status != OK) return status;
+    if (now != s->file_bytes) return error_set(err, ERR_IO, "%s changed its size while it was being read", s->path);
+    if (end > now) {
+        return error_set(err, ERR_INPUT, "%s is cut short: its tensors end at byte %" PRIu64 ", the file at %" PRIu64 "; download it again",
+                         s->path, end, now);
+    }
+    if (end < now) {
+        return error_set(err, ERR_INPUT, "%s has %" PRIu64 " bytes after its last tensor", s->path, now - end);
+    }
+    return OK;
+}
+
+/* Header of shard number `i` into the list of entries. */
+static Status read_header(Safetensors *st, int i, Error *err)
+{
+    Shard *s = &st->shard[i];
+    uint64_t length, data_bytes;
+    Status status = read_length(s, &length, err);
+    if (status != OK) return status;
+    s->header = mem_realloc(NULL, (size_t)length + 1);
+    if (!s->header) return error_set(err, ERR_NOMEM, "no memory for the header of %s", s->path);
+    if ((status = read_at(s, 8, s->header, (size_t)length, err)) != OK) return status;
+
+    int first = st->entries.n;
+    status = safetensors_parse_header(&st->entries, s->header, (size_t)length, i, &data_bytes, err);
+    if (status != OK) {
+        error_prefix(err, "%s", s->path);
+        return status;
+    }
+    for (int k = first; k < st->entries.n; k++) st->entries.item[k].offset += 8 + length;
+    st->total_bytes += data_bytes;
+    return check_end(s, 8 + length + data_bytes, err);
+}
+
+static Status add_file(Safetensors *st, const char *path, Error *err)
+{
+    Status status = shard_open(&st->shard[st->n_shards++], path, err);
+    return status == OK ? read_header(st, st->n_shards - 1, err) : status;
+}
+
+static int compare_names(const void *a, const void *b, void *items)
+{
+    const SafetensorsEntry *e = items;
+    return strcmp(e[*(const int *)a].name, e[*(const int *)b].name);
+}
+
+/* Sorts the names; equal ones then stand side by side. */
+static Status sort_names(Safetensors *st, Error *err)
+{
+    int n = st->entries.n;
+    const SafetensorsEntry *e = st->entries.item;
+    st->by_name = mem_alloc_array((size_t)n, sizeof *st->by_name);
+    if (!st->by_name) return error_set(err, ERR_NOMEM, "no memory for an index of %d tensors", n);
+    for (int i = 0; i < n; i++) st->by_name[i] = i;
+    qsort_r(st->by_name, (size_t)n, sizeof *st->by_name, compare_names, st->entries.item);
+    for (int i = 1; i < n; i++) {
+        const SafetensorsEntry *a = &e[st->by_name[i - 1]], *b = &e[st->by_name[i]];
+        if (strcmp(a->name, b->name) != 0) continue;
+        const char *one = st->shard[a->shard].path, *other = st->shard[b->shard].path;
+        if (a->shard == b->shard) return error_set(err, ERR_INPUT, "%s: tensor %.120s appears twice", one, a->name);
+        return error_set(err, ERR_INPUT, "tensor %.120s is in %s and in %s", a->name, one, other);
+    }
+    return OK;
+}
+
+/* --- directories ------------------------------------------------------------------------------------------ */
+
+/* File names, each owned, sorted. */
+typedef struct Names {
+    char **item;
+    int    n, capacity;
+} Names;
+
+static void names_free(Names *names)
+{
+    for (int i = 0; i < names->n; i++) mem_free(names->item[i]);
+    mem_free(names->item);
+    *names = (Names){ 0 };
+}
+
+static Status names_add(Names *names, const char *name, Error *err)
+{
+    if (names->n == MAX_SHARDS) return error_set(err, ERR_INPUT, "there are more than %d safetensors files", MAX_SHARDS);
+    if (names->n == names->capacity) {
+        int capacity = names->capacity ? 2 * names->capacity : 16;
+        char **item = mem_realloc(names->item, (size_t)capacity * sizeof *item);
+        if (!item) return error_set(err, ERR_NOMEM, "no memory for a list of %d files", capacity);
+        names->item = item;
+        names->capacity = capacity;
+    }
+    names->item[names->n] = mem_strdup(name);
+    if (!names->item[names->n]) return error_set(err, ERR_NOMEM, "no memory for a file name");
+    names->n++;
+    return OK;
+}
+
+static int compare_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void names_sort(Names *names)
+{
+    if (names->n > 0) qsort(names->item, (size_t)names->n, sizeof *names->item, compare_text);
+}
+
+static bool names_have(const Names *names, const char *name)
+{
+    return names->n > 0 && bsearch(&name, names->item, (size_t)names->n, sizeof *names->item, compare_text);
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* Mistral's own layout, beside the usual one: other tensor names, the same weights once more. */
+static bool is_consolidated(const char *name)
+{
+    return strncmp(name, "consolidated", strlen("consolidated")) == 0;
+}
+
+/* All *.safetensors of dir; the consolidated ones only when there are no others. */
+static Status list_dir(Names *names, const char *dir, Error *err)
+{
+    Names consolidated = { 0 };
+    DIR *d = opendir(dir);
+    if (!d) return error_set(err, ERR_IO, "cannot list %s: %s", dir, strerror(errno));
+    Status status = OK;
+    for (struct dirent *e; status == OK && (e = readdir(d)) != NULL;) {
+        if (e->d_name[0] == '.' || !ends_with(e->d_name, ".safetensors")) continue;
+        status = names_add(is_consolidated(e->d_name) ? &consolidated : names, e->d_name, err);
+    }
+    closedir(d);
+    if (status == OK && names->n == 0) {
+        *names = consolidated;
+    } else {
+        names_free(&consolidated);
+    }
+    names_sort(names);
+    return status;
+}
+
+static bool is_plain_name(const char *name)
+{
+    return *name && !strchr(name, '/') && !strchr(name, '\\') && !strstr(name, "..");
+}
+
+/* The different files that the index names, after a look at every row of it. */
+static Status list_index(Names *names, json_t *map, const char *index_path, Error *err)
+{
+    const char *tensor;
+    json_t *value;
+    const char *last = NULL;
+    json_object_foreach(map, tensor, value) {
+        const char *file = json_string_value(value);
+        if (!file || !is_plain_name(file) || !ends_with(file, ".safetensors")) {
+            return error_set(err, ERR_INPUT, "%s: the file of tensor %.120s must be a plain name that ends in .safetensors",
+                             index_path, tensor);
+        }
+        if ((last && strcmp(last, file) == 0) || names_have(names, file)) continue;
+        Status status = names_add(names, file, err);
+        if (status != OK) return status;
+        names_sort(names);
+        last = file;
+    }
+    return OK;
+}
+
+static Status add_files(Safetensors *st, const char *dir, const Names *names, Error *err)
+{
+    st->shard = mem_alloc_array((size_t)names->n, sizeof *st->shard);
+    if (!st->shard) return error_set(err, ERR_NOMEM, "no memory for %d files", names->n);
+    for (int i = 0; i < names->n; i++) {
+        char path[PATH_MAX];
+        Status status = path_join(path, sizeof path, dir, names->item[i], err);
+        if (status == OK) status = add_file(st, path, err);
+        if (status != OK) return status;
+    }
+    return OK;
+}
+
+/* Index and headers must name the same tensors in the same files. */
+static Status compare_index(const Safetensors *st, json_t *map, const Names *names, const char *index_path, Error *err)
+{
+    const char *tensor;
+    json_t *value;
+    json_object_foreach(map, tensor, value) {
+        const char *file = json_string_value(value);
+        const SafetensorsEntry *e = safetensors_find(st, tensor);
+        if (e && strcmp(names->item[e->shard], file) == 0) continue;
+        return error_set(err, ERR_INPUT, "%s says that tensor %.120s is in %.120s, %s%.120s", index_path, tensor, file,
+                         e ? "but it is in " : "which does not have it", e ? names->item[e->shard] : "");
+    }
+    for (int i = 0; i < st->entries.n && (size_t)st->entries.n != json_object_size(map); i++) {
+        const SafetensorsEntry *e = &st->entries.item[i];
+        if (json_object_get(map, e->name)) continue;
+        return error_set(err, ERR_INPUT, "%s does not list tensor %.120s of %.120s", index_path, e->name,
+                         names->item[e->shard]);
+    }
+    return OK;
+}
+
+static Status open_index(Safetensors *st, const char *dir, const char *index_path, Error *err)
+{
+    json_t *root = NULL, *map = NULL;
+    Names names = { 0 };
+    Status status = json_parse_file(&root, index_path, MAX_INDEX_BYTES, err);
+    if (status == OK) map = json_object_get(root, "weight_map");
+    if (status == OK && json_object_size(map) == 0) {
+        status = error_set(err, ERR_INPUT, "%s has no weight_map, an object of tensor names", index_path);
+    }
+    if (status == OK) status = list_index(&names, map, index_path, err);
+    if (status == OK) status = add_files(st, dir, &names, err);
+    if (status == OK) status = sort_names(st, err);
+    if (status == OK) status = compare_index(st, map, &names, index_path, err);
+    names_free(&names);
+    json_decref(root);
+    return status;
+}
+
+static Status open_all(Safetensors *st, const char *dir, Error *err)
+{
+    Names names = { 0 };
+    Status status = list_dir(&names, dir, err);
+    if (status == OK && names_have(&names, "model.safetensors")) {
+        names_free(&names);
+        status = names_add(&names, "model.safetensors", err);
+    }
+    if (status == OK && names.n == 0) {
+        status = error_set(err, ERR_NOT_FOUND, "%s holds no weights: there is no .safetensors file in it", dir);
+    }
+    if (status == OK) status = add_files(st, dir, &names, err);
+    if (status == OK) status = sort_names(st, err);
+    names_free(&names);
+    return status;
+}
+
+static Status open_dir(Safetensors *st, const char *dir, Error *err)
+{
+    char index_path[PATH_MAX];
+    Status status = path_join(index_path, sizeof index_path, dir, "model.safetensors.index.json", err);
+    if (status != OK) return status;
+    return file_exists(index_path) ? open_index(st, dir, index_path, err) : open_all(st, dir, err);
+}
+
+static Status open_file(Safetensors *st, const char *path, Error *err)
+{
+    st->shard = mem_alloc(sizeof *st->shard);
+    if (!st->shard) return error_set(err, ERR_NOMEM, "no memory to open %s", path);
+    Status status = add_file(st, path, err);
+    return status == OK ? sort_names(st, err) : status;
+}
+
+/* --- the face --------------------------------------------------------------------------------------------- */
+
+Status safetensors_open(Safetensors **out, const char *path, Error *err)
+{
+    *out = NULL;
+    Safetensors *st = mem_alloc(sizeof *st);
+    if (!st) return error_set(err, ERR_NOMEM, "no memory to open %s", path);
+    Status status = dir_exists(path) ? open_dir(st, path, err) : open_file(st, path, err);
+    if (status == OK) {
+        *out = st;
+    } else {
+        safetensors_close(st);
+    }
+    return status;
+}
+
+void safetensors_close(Safetensors *st)
+{
+    if (!st) return;
+    for (int i = 0; i < st->n_shards; i++) shard_close(&st->shard[i]);
+    mem_free(st->shard);
+    mem_free(st->entries.item);
+    mem_free(st->by_name);
+    mem_free(st);
+}
+
+int safetensors_count(const Safetensors *st)
+{
+    return st->entries.n;
+}
+
+const SafetensorsEntry *safetensors_at(const Safetensors *st, int i)
+{
+    CHECK(i >= 0 && i < st->entries.n);
+    return &st->entries.item[i];
+}
+
+const SafetensorsEntry *safetensors_find(const Safetensors *st, const char *name)
+{
+    int low = 0, high = st->entries.n;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        const SafetensorsEntry *e = &st->entries.item[st->by_name[middle]];
+        int order = strcmp(name, e->name);
+        if (order == 0) return e;
+        if (order < 0) high = middle;
+        else low = middle + 1;
+    }
+    return NULL;
+}
+
+uint64_t safetensors_total_bytes(const Safetensors *st)
+{
+    return st->total_bytes;
+}
+
+Status safetensors_read(const Safetensors *st, const SafetensorsEntry *e, uint64_t first, void *out, size_t n,
+                        Error *err)
+{
+    CHECK(first <= e->bytes && n <= e->bytes - first);
+    return read_at(&st->shard[e->shard], e->offset + first, out, n, err);
+}

@@ -1,0 +1,17 @@
+/* Between safetensors_header.c and safetensors.c. */
+#pragma once
+
+#include "base/error.h"
+#include "tensor/safetensors.h"
+
+enum { SAFETENSORS_MAX_TENSORS = 1 << 20, SAFETENSORS_MAX_NAME = 512 };
+
+typedef struct EntryList {
+    SafetensorsEntry *item; /* owned */
+    int               n, capacity;
+} EntryList;
+
+/* Adds the tensors of one file's JSON header to the list, in the order of their data. Strings are decoded in
+ * place, so text[0..n) must outlive the entries; it is overwritten. Offsets count from the start of the data,
+ * and the ranges are known to tile [0, *data_bytes) exactly. Names may still be duplicates. */
+Status safetensors_parse_header(EntryList *list, char *text, size_t n, int shard, uint64_t *data_bytes, Error *err);
