@@ -34,7 +34,7 @@ bench-kernels: build
 	    [ -d $$t ] || $$t --bench; done
 
 bench: build
-	@$(BUILD)/tandem bench $(BENCH_MODEL)
+	@$(BUILD)/tandem bench models/shapes/qwen3-0.6b --load-format dummy
 
 verify: build
 	@$(BUILD)/tandem verify nano && $(BUILD)/tandem verify nano-plain

@@ -69,7 +69,7 @@ void score_close(Scorer *s)
     mem_free(s);
 }
 
-static void score_chunk(Scorer *s, const int32_t *ids, int32_t first, int32_t n)
+Tensor score_pass(Scorer *s, const int32_t *ids, int32_t first, int32_t n, int32_t n_outputs)
 {
     int32_t *a[ROW_ARRAYS], *path = s->ints + (size_t)ROW_ARRAYS * s->chunk;
     for (int k = 0; k < ROW_ARRAYS; k++) a[k] = s->ints + (size_t)k * s->chunk;
@@ -81,17 +81,18 @@ static void score_chunk(Scorer *s, const int32_t *ids, int32_t first, int32_t n)
         a[2][i] = at;
         rope[i] = rope[n + i] = rope[2 * n + i] = at;
         a[6][i] = i - 1;
-        a[7][i] = i;
+        a[7][i] = n - n_outputs + i;
         a[8][i] = s->table[at / BLOCK] * BLOCK + at % BLOCK;
     }
     memset(path, 0xff, (size_t)n * MAX_DEPTH * sizeof *path);
     BatchSeq seq = { .first_row = 0, .n_rows = n, .phase = SEQ_PROMPT, .n_committed = first, .slot = 0, .certain = true };
-    Batch batch = { .n_rows = n, .n_seqs = 1, .n_outputs = n, .seqs = &seq, .token = a[0], .seq = a[1], .index = a[2],
+    Batch batch = { .n_rows = n, .n_seqs = 1, .n_outputs = n_outputs, .seqs = &seq, .token = a[0], .seq = a[1], .index = a[2],
                     .rope = rope, .parent = a[6], .path = path, .output = a[7],
-                    .logits = tensor_2d(s->logits, DT_F32, n, s->model->info.vocab_size) };
+                    .logits = tensor_2d(s->logits, DT_F32, n_outputs, s->model->info.vocab_size) };
     for (int g = 0; g < s->n_groups; g++) batch.store[g] = s->per_token[g] ? a[8] : NULL;
     s->model->forward(s->model, backend_stream(s->backend), &batch);
     stream_sync(backend_stream(s->backend));
+    return batch.logits;
 }
 
 Status score_run(Scorer *s, const int32_t *ids, int32_t n, void (*rows)(void *ctx, int32_t first, Tensor logits), void *ctx,
@@ -105,8 +106,7 @@ Status score_run(Scorer *s, const int32_t *ids, int32_t n, void (*rows)(void *ct
     numeric_mode_enter();
     for (int32_t first = 0; first < n; first += s->chunk) {
         int32_t take = n - first < s->chunk ? n - first : s->chunk;
-        score_chunk(s, ids, first, take);
-        rows(ctx, first, tensor_2d(s->logits, DT_F32, take, s->model->info.vocab_size));
+        rows(ctx, first, score_pass(s, ids, first, take, take));
     }
     return OK;
 }

@@ -11,6 +11,10 @@ typedef struct Scorer Scorer;
 Status score_open(Scorer **out, Model *model, Backend *backend, int32_t n_tokens, int32_t chunk, Error *err);
 void   score_close(Scorer *s);
 
+/* One pass over ids[first .. first + n), n at most chunk, whose predecessors were passed before: what score_run repeats. Logits of
+ * the last n_outputs rows, [n_outputs, vocab], borrowed until the next pass. Ids are not checked here. */
+Tensor score_pass(Scorer *s, const int32_t *ids, int32_t first, int32_t n, int32_t n_outputs);
+
 /* Runs ids[0..n) from an empty sequence; rows(ctx, first, logits) sees logits [n_rows, vocab] of places first .. in order. */
 Status score_run(Scorer *s, const int32_t *ids, int32_t n, void (*rows)(void *ctx, int32_t first, Tensor logits), void *ctx,
                  Error *err);
