@@ -61,7 +61,7 @@ typedef struct Ops {
     /* out = x W^T by the weight's contract, for each job. x act [n_rows, n_in]. Any number of rows, also 0. */
     void (*linear)(Stream *, Tensor x, const LinearJob *jobs, int n_jobs);
 
-    /* x += y, both f32 [n, d]. */
+    /* x += y, both f32 [n, d]. y may be one row for all (its row stride is 0): a bias. */
     void (*add)(Stream *, Tensor x, Tensor y);
 
     /* out = silu(gate) * up; gate, up f32 [n, d]; out act [n, d]. */

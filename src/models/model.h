@@ -32,6 +32,7 @@ typedef struct ModelOptions {
     DType       dtype;       /* DT_NONE = auto: BF16 for bf16/f16 checkpoints, F32 for float32 ones; or BF16 / F32 */
     LoadFormat  load_format; /* LOAD_DUMMY: cheap reproducible weights of the config's shapes, no file read */
     uint64_t    dummy_seed;
+    int32_t     sampler_version; /* SAMPLER_VERSION of sampling/choose.h: goes into the fingerprint */
     ModelLimits limits;
     void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
     void       *progress_ctx;

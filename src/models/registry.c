@@ -1,0 +1,197 @@
+/* The families we serve, and what opening any of them takes.
+ *
+ * A new family is a file with a ModelKind, a row in `kinds`, and a page in docs/models. model_needs() and model_open()
+ * go the same way as far as the headers lead (prepare), so the plan cannot promise what the loader does not keep. */
+#include "models/layers.h"
+
+#include "base/memory.h"
+
+#include <stdio.h>
+
+static const ModelKind *const kinds[] = { &llama_kind, &qwen3_kind, &qwen3_5_kind };
+
+static Status find_kind(const ModelKind **out, const ModelConfig *config, Error *err)
+{
+    for (int i = 0; i < COUNT(kinds); i++) {
+        if (kinds[i]->family != config->family) continue;
+        *out = kinds[i];
+        return OK;
+    }
+    return error_set(err, ERR_UNSUPPORTED, "model_type %s is not one of llama, qwen3, qwen3_5", config->model_type);
+}
+
+/* The arithmetic: what --dtype asks for, else the checkpoint's own, F16 as BF16. */
+static Status find_act(DType *out, const ModelConfig *config, const ModelOptions *options, Error *err)
+{
+    DType asked = options->dtype;
+    if (asked == DT_NONE) asked = config->dtype == DT_F32 ? DT_F32 : DT_BF16;
+    if (asked != DT_BF16 && asked != DT_F32)
+        return error_set(err, ERR_UNSUPPORTED, "a model cannot compute in %s; bfloat16 and float32 are possible",
+                         dtype_name(asked));
+    *out = asked;
+    return OK;
+}
+
+static Status make_rope(Decoder *d, Error *err)
+{
+    const ModelConfig *c = &d->config;
+    const int dim = rope_dim(c);
+    float *inv_freq = mem_alloc_array((size_t)dim / 2, sizeof *inv_freq);
+    uint8_t *axis = mem_alloc_array((size_t)dim / 2, sizeof *axis);
+    d->rope = (RopeParams){ .dim = dim, .inv_freq = inv_freq, .axis = axis };
+    if (!inv_freq || !axis) return error_set(err, ERR_NOMEM, "no memory for the rotary frequencies");
+    rope_frequencies(c, inv_freq, axis, &d->rope.scale);
+    return OK;
+}
+
+/* ---- closing ---- */
+
+static void decoder_close(Model *model)
+{
+    Decoder *d = (Decoder *)model;
+    weights_free(&d->weights);
+    if (d->memory) backend_free(model->backend, d->memory);
+    mem_free((void *)d->rope.inv_freq);
+    mem_free((void *)d->rope.axis);
+    mem_free(d);
+}
+
+void model_close(Model *m)
+{
+    if (m) m->close(m);
+}
+
+/* ---- opening ---- */
+
+static Status decoder_new(Decoder **out, const ModelKind *kind, const ModelConfig *config, DType act, Backend *backend,
+                          const ModelOptions *options, Error *err)
+{
+    Decoder *d = *out = mem_alloc(kind->bytes);
+    if (!d) return error_set(err, ERR_NOMEM, "no memory for a model of %d layers", config->n_layers);
+    d->kind = kind;
+    d->config = *config;
+    d->limits = options->limits;
+    d->model = (Model){
+        .ops = backend ? backend_ops(backend) : NULL,
+        .backend = backend,
+        .groups = kind->groups,
+        .bind = kind->bind,
+        .forward = kind->forward,
+        .commit = kind->commit,
+        .close = decoder_close,
+        .info = { .config = &d->config,
+                  .name = kind->name,
+                  .vocab_size = config->vocab_size,
+                  .hidden_size = config->hidden_size,
+                  .n_layers = config->n_layers,
+                  .max_context = config->max_position,
+                  .act = act },
+    };
+    d->model.info.numerics = (Numerics){
+        .attn_tile = 1,
+        .attn_split = ATTN_SPLIT,
+        .max_depth = MAX_DEPTH,
+        .residual = DT_F32,
+        .kv = act,
+        .state = DT_F32,
+        .sampler_version = options->sampler_version,
+    };
+    return make_rope(d, err);
+}
+
+/* Everything that config.json tells. */
+static Status read_config(Decoder **out, const char *dir, Backend *backend, const ModelOptions *options, Error *err)
+{
+    ModelConfig config;
+    const ModelKind *kind = NULL;
+    DType act = DT_NONE;
+    Status s = config_read(&config, dir, err);
+    if (!s) s = find_kind(&kind, &config, err);
+    if (!s) s = find_act(&act, &config, options, err);
+    if (!s) s = decoder_new(out, kind, &config, act, backend, options, err);
+    return s;
+}
+
+/* Everything that the headers tell: the list of tensors, checked. *file stays NULL for dummy weights. */
+static Status read_headers(Decoder *d, Safetensors **file, const char *dir, const ModelOptions *options, Error *err)
+{
+    snprintf(d->config.weight_prefix, sizeof d->config.weight_prefix, "model.");
+    if (options->load_format != LOAD_DUMMY) {
+        Status s = safetensors_open(file, dir, err);
+        if (!s) s = weights_find_prefix(&d->config, *file, err);
+        if (s) return s;
+    }
+    weights_begin(&d->weights, d->model.info.act == DT_F32 ? MATH_F32 : MATH_BF16);
+    d->kind->declare(d);
+    if (d->weights.failed) return error_set(err, ERR_NOMEM, "no memory for the list of tensors");
+    return *file ? weights_check(&d->weights, &d->config, *file, err) : OK;
+}
+
+/* The pointer of a failed open is NULL, and the sentence says which model. */
+static Status prepare(Decoder **out, Safetensors **file, const char *dir, Backend *backend, const ModelOptions *options,
+                      Error *err)
+{
+    *out = NULL;
+    *file = NULL;
+    Status s = read_config(out, dir, backend, options, err);
+    if (!s) s = read_headers(*out, file, dir, options, err);
+    return s;
+}
+
+static Status take_scratch(Decoder *d, Error *err)
+{
+    size_t bytes = d->kind->place(d, NULL);
+    d->memory = backend_alloc(d->model.backend, bytes);
+    if (!d->memory) return error_set(err, ERR_NOMEM, "no memory for %zu bytes of scratch", bytes);
+    d->kind->place(d, d->memory);
+    return OK;
+}
+
+/* Weights that a pass of one row reads: all but the embedding table, of which it reads a row. */
+static size_t bytes_per_pass(const Decoder *d)
+{
+    size_t bytes = weights_bytes(&d->weights);
+    const Weight *table = &d->embed_tokens;
+    if (!d->config.tie_word_embeddings) bytes -= weight_bytes(table->n_out, table->n_in, &table->contract);
+    return bytes;
+}
+
+static Status load(Decoder *d, const Safetensors *file, const ModelOptions *options, Error *err)
+{
+    Status s = weights_load(&d->weights, file, d->model.backend, options, err);
+    if (!s) s = take_scratch(d, err);
+    if (s) return s;
+    if (d->config.tie_word_embeddings) d->lm_head = d->embed_tokens;
+    ModelInfo *info = &d->model.info;
+    info->weight_bytes = weights_bytes(&d->weights);
+    info->read_bytes_per_pass = bytes_per_pass(d);
+    info->numerics.fingerprint = decoder_fingerprint(d);
+    return OK;
+}
+
+Status model_open(Model **out, const char *dir, Backend *backend, const ModelOptions *options, Error *err)
+{
+    Decoder *d;
+    Safetensors *file;
+    Status s = prepare(&d, &file, dir, backend, options, err);
+    if (!s) s = load(d, file, options, err);
+    safetensors_close(file);
+    *out = s ? NULL : &d->model;
+    if (s && d) decoder_close(&d->model);
+    return s;
+}
+
+Status model_needs(const char *dir, const ModelOptions *options, ModelNeeds *out, ModelConfig *config, Error *err)
+{
+    Decoder *d;
+    Safetensors *file;
+    Status s = prepare(&d, &file, dir, NULL, options, err);
+    if (!s) {
+        *out = (ModelNeeds){ .weight_bytes = weights_bytes(&d->weights), .scratch_bytes = d->kind->place(d, NULL) };
+        out->n_groups = d->kind->groups(&d->model, out->groups);
+        if (config) *config = d->config;
+    }
+    safetensors_close(file);
+    if (d) decoder_close(&d->model);
+    return s;
+}

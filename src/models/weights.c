@@ -1,0 +1,186 @@
+/* Declaring and checking the tensors of a model; loading them is load.c.
+ *
+ * The check is exact in both directions: a tensor that is missing, has another shape, or that nobody asked for is an
+ * error with its name, because a checkpoint that is almost the right one gives almost the right answers. Only what is
+ * known to be of no use to us may be left over: see is_unused(). */
+#include "models/weights.h"
+
+#include "base/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+void weights_begin(WeightList *list, MathMode mode)
+{
+    *list = (WeightList){ .mode = mode };
+}
+
+void weights_scope(WeightList *list, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(list->scope, sizeof list->scope, format, args);
+    va_end(args);
+    CHECK(n >= 0 && n < (int)sizeof list->scope);
+}
+
+/* A new item called scope + name; NULL when memory for the list is out. */
+static WeightItem *weights_add(WeightList *list, const char *name)
+{
+    if (list->failed) return NULL;
+    if (list->n == list->capacity) {
+        int capacity = list->capacity ? 2 * list->capacity : 64;
+        WeightItem *items = mem_realloc(list->items, (size_t)capacity * sizeof *items);
+        if (!items) {
+            list->failed = true;
+            return NULL;
+        }
+        list->items = items;
+        list->capacity = capacity;
+    }
+    WeightItem *item = &list->items[list->n++];
+    *item = (WeightItem){ 0 };
+    int n = snprintf(item->name, sizeof item->name, "%s%s", list->scope, name);
+    CHECK(n >= 0 && n < (int)sizeof item->name);
+    return item;
+}
+
+static void add_matrix(WeightList *list, Weight *out, int64_t n_out, int64_t n_in, bool row_parallel, const char *name)
+{
+    WeightItem *item = weights_add(list, name);
+    if (!item) return;
+    item->matrix = out;
+    item->contract = contract_for(list->mode, n_in, row_parallel);
+    item->n_dims = 2;
+    item->shape[0] = n_out;
+    item->shape[1] = n_in;
+}
+
+void weights_matrix(WeightList *list, Weight *out, int64_t n_out, int64_t n_in, const char *name)
+{
+    add_matrix(list, out, n_out, n_in, false, name);
+}
+
+void weights_row_parallel(WeightList *list, Weight *out, int64_t n_out, int64_t n_in, const char *name)
+{
+    add_matrix(list, out, n_out, n_in, true, name);
+}
+
+void weights_vector(WeightList *list, float **out, VectorUse use, int64_t n, const char *name)
+{
+    WeightItem *item = weights_add(list, name);
+    if (!item) return;
+    item->vector = out;
+    item->use = use;
+    item->n_dims = 1;
+    item->shape[0] = n;
+}
+
+void weights_conv(WeightList *list, float **out, int64_t channels, int64_t taps, const char *name)
+{
+    WeightItem *item = weights_add(list, name);
+    if (!item) return;
+    item->vector = out;
+    item->use = VECTOR_PLAIN;
+    item->n_dims = 3;
+    item->shape[0] = channels;
+    item->shape[1] = 1;
+    item->shape[2] = taps;
+}
+
+/* ---- checking ---- */
+
+Status weights_find_prefix(ModelConfig *config, const Safetensors *file, Error *err)
+{
+    static const char *const prefixes[] = { "model.", "model.language_model." };
+    for (int i = 0; i < COUNT(prefixes); i++) {
+        char name[WEIGHT_NAME_BYTES];
+        snprintf(name, sizeof name, "%sembed_tokens.weight", prefixes[i]);
+        if (!safetensors_find(file, name)) continue;
+        snprintf(config->weight_prefix, sizeof config->weight_prefix, "%s", prefixes[i]);
+        return OK;
+    }
+    return error_set(err, ERR_NOT_FOUND, "tensor model.embed_tokens.weight is missing");
+}
+
+static bool starts_with(const char *text, const char *prefix)
+{
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+static bool ends_with(const char *text, const char *suffix)
+{
+    size_t n = strlen(text), n_suffix = strlen(suffix);
+    return n >= n_suffix && strcmp(text + n - n_suffix, suffix) == 0;
+}
+
+/* Tensors that checkpoints carry and this model has no use for. */
+static bool is_unused(const char *name, const ModelConfig *config)
+{
+    if (ends_with(name, ".rotary_emb.inv_freq")) return true; /* old exports; the config says the same */
+    if (config->tie_word_embeddings && strcmp(name, "lm_head.weight") == 0) return true; /* a copy of the embedding */
+    if (config->family != FAMILY_QWEN3_5) return false;
+    return starts_with(name, "mtp.") || starts_with(name, "model.visual.");
+}
+
+/* "[320, 64]" */
+static void shape_text(char *out, size_t size, const int64_t *shape, int n_dims)
+{
+    size_t at = (size_t)snprintf(out, size, "[");
+    for (int i = 0; i < n_dims && at < size; i++)
+        at += (size_t)snprintf(out + at, size - at, "%s%lld", i ? ", " : "", (long long)shape[i]);
+    if (at < size) snprintf(out + at, size - at, "]");
+}
+
+static Status check_item(const WeightItem *item, const Safetensors *file, Error *err)
+{
+    const SafetensorsEntry *e = safetensors_find(file, item->name);
+    if (!e) return error_set(err, ERR_NOT_FOUND, "tensor %s is missing", item->name);
+
+    if (e->dtype != DT_F32 && e->dtype != DT_BF16 && e->dtype != DT_F16)
+        return error_set(err, ERR_UNSUPPORTED, "tensor %s has type %s; only F32, BF16 and F16 can be loaded", item->name,
+                         e->dtype_text);
+
+    if (e->n_dims != item->n_dims || memcmp(e->shape, item->shape, sizeof(int64_t) * (size_t)item->n_dims) != 0) {
+        char has[160], wants[160];
+        shape_text(has, sizeof has, e->shape, e->n_dims);
+        shape_text(wants, sizeof wants, item->shape, item->n_dims);
+        return error_set(err, ERR_INPUT, "tensor %s has shape %s, but config.json means %s", item->name, has, wants);
+    }
+    return OK;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Every tensor of the file was declared, or is one that may be left over. */
+static Status check_nothing_else(const WeightList *list, const ModelConfig *config, const Safetensors *file, Error *err)
+{
+    const char **names = mem_alloc_array((size_t)list->n, sizeof *names);
+    if (!names) return error_set(err, ERR_NOMEM, "no memory to check the %d tensors of a model", list->n);
+    for (int i = 0; i < list->n; i++) names[i] = list->items[i].name;
+    qsort(names, (size_t)list->n, sizeof *names, compare_names);
+
+    Status s = OK;
+    for (int i = 0; i < safetensors_count(file) && !s; i++) {
+        const char *name = safetensors_at(file, i)->name;
+        if (is_unused(name, config)) continue;
+        if (!bsearch(&name, names, (size_t)list->n, sizeof *names, compare_names))
+            s = error_set(err, ERR_UNSUPPORTED, "tensor %s is not part of a %s model of this config.json", name,
+                          config->model_type);
+    }
+    mem_free(names);
+    return s;
+}
+
+Status weights_check(const WeightList *list, const ModelConfig *config, const Safetensors *file, Error *err)
+{
+    if (list->failed) return error_set(err, ERR_NOMEM, "no memory for the list of a model's tensors");
+    for (int i = 0; i < list->n; i++) {
+        Status s = check_item(&list->items[i], file, err);
+        if (s) return s;
+    }
+    return check_nothing_else(list, config, file, err);
+}

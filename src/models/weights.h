@@ -1,0 +1,76 @@
+/* The tensors a model is made of, and their way from a checkpoint into memory.
+ *
+ * A family declares its tensors once, in a WeightList. The memory plan, the check of the checkpoint's headers, the
+ * loading, the dummy weights and the fingerprint all work from that list, so they cannot disagree about a name or shape.
+ *
+ *     weights_begin -> weights_scope, weights_matrix, weights_vector ... -> weights_check -> weights_load -> weights_free */
+#pragma once
+
+#include "backend/backend.h"
+#include "models/model.h"
+#include "tensor/safetensors.h"
+
+enum { WEIGHT_NAME_BYTES = 128 };
+
+/* What a vector goes through on its way to float32. */
+typedef enum VectorUse {
+    VECTOR_PLAIN,         /* as stored: bias, dt_bias, convolution */
+    VECTOR_NORM,          /* as stored */
+    VECTOR_NORM_PLUS_ONE, /* a zero-centred norm: 1 + w, added in float32 (in bf16 the sum would lose most of w) */
+    VECTOR_NEG_EXP,       /* A_log: -exp(w) */
+} VectorUse;
+
+typedef struct WeightItem {
+    char      name[WEIGHT_NAME_BYTES]; /* in the checkpoint */
+    Weight   *matrix;                  /* where it goes: a matrix of a linear layer or embedding ... */
+    float   **vector;                  /* ... or float32 numbers; the other one is NULL */
+    VectorUse use;                     /* of a vector */
+    Contract  contract;                /* of a matrix */
+    int       n_dims;
+    int64_t   shape[3];
+} WeightItem;
+
+typedef struct WeightList {
+    MathMode     mode;
+    char         scope[WEIGHT_NAME_BYTES];
+    WeightItem  *items;
+    int          n, capacity;
+    bool         failed;  /* no memory for the list itself: weights_check says so */
+    Backend     *backend; /* of the memory below, NULL before loading */
+    void        *vectors; /* all vectors, one piece of memory */
+    uint64_t     hash;    /* of names, shapes, contracts and every byte that was loaded */
+} WeightList;
+
+/* ---- declaring ---- */
+
+void weights_begin(WeightList *list, MathMode mode);
+
+/* Put in front of the names that follow: "model.layers.3.". */
+void weights_scope(WeightList *list, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* [n_out, n_in] into *out. row_parallel: its K is cut over ranks, so it is summed in parts (contract.h). */
+void weights_matrix(WeightList *list, Weight *out, int64_t n_out, int64_t n_in, const char *name);
+void weights_row_parallel(WeightList *list, Weight *out, int64_t n_out, int64_t n_in, const char *name);
+
+/* [n] into float32 numbers at *out. */
+void weights_vector(WeightList *list, float **out, VectorUse use, int64_t n, const char *name);
+/* [channels, 1, taps], the layout of a depthwise convolution, into [channels][taps] float32. */
+void weights_conv(WeightList *list, float **out, int64_t channels, int64_t taps, const char *name);
+
+/* ---- using ---- */
+
+/* Memory that loading will take. */
+size_t weights_bytes(const WeightList *list);
+
+/* "model." or "model.language_model.", whichever the checkpoint uses; an error when neither has an embedding. */
+Status weights_find_prefix(ModelConfig *config, const Safetensors *file, Error *err);
+
+/* Every declared tensor is there with exactly its shape and a type we read; every other tensor is one that this
+ * family may carry without our using it. The error names the tensor. From the headers alone. */
+Status weights_check(const WeightList *list, const ModelConfig *config, const Safetensors *file, Error *err);
+
+/* Takes memory and fills it, all workers at once, each row converted once from a small staging buffer into its final
+ * place. file NULL: dummy weights from options->dummy_seed instead. After an error weights_free still has to be called. */
+Status weights_load(WeightList *list, const Safetensors *file, Backend *backend, const ModelOptions *options, Error *err);
+
+void weights_free(WeightList *list);
