@@ -6,8 +6,8 @@
  * Special cases are selects at the end. Coefficients are our own minimax fits (weighted for the
  * relative error of the result).
  *
- * Largest error found over float32 inputs, in units in the last place: exp 0.95, log 0.75,
- * log1p 0.75, sin and cos 0.51, sigmoid 2.3, silu 2.2, softplus 1.5.
+ * Largest error found over a grid of 116 million float32 inputs, in units in the last place: exp 1.0,
+ * log 0.8, log1p 0.9, sin and cos 0.51, sigmoid 2.5, silu 2.3, softplus 1.6.
  * Compile with -ffp-contract=off; fma is written out. Threads run in numeric mode (denormals are zero). */
 #pragma once
 
@@ -30,6 +30,7 @@ static inline float f_of_bits(uint32_t u)
 
 #define F_NAN      f_of_bits(0x7fc00000u)
 #define F_INF      f_of_bits(0x7f800000u)
+#define F_LOG2_E   0x1.715476p0f
 #define F_LN2_HI   0x1.62e43p-1f        /* 24 bits of ln 2, and the rest */
 #define F_LN2_LO   (-0x1.05c61p-29f)
 #define F_MIN      0x1p-126f            /* smallest normal number */
@@ -46,7 +47,7 @@ static inline float f_of_bits(uint32_t u)
 
 static inline float f_exp(float x)
 {
-    float t = fmaf(x, 0x1.715476p0f, F_ROUND);
+    float t = fmaf(x, F_LOG2_E, F_ROUND);
     float n = t - F_ROUND;
     float r = fmaf(n, -F_LN2_HI, x);
     r = fmaf(n, -F_LN2_LO, r);
