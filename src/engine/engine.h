@@ -61,6 +61,8 @@ typedef struct EngineOptions {
     int32_t     max_waiting;            /* queue bound: more is ERR_FULL */
     int32_t     draft_nodes;            /* rows a verify pass may have per sequence (anchor included); 0 or 1 = no drafts */
     int32_t     draft_depth;
+    int32_t     n_valid;                /* ids from here on are padding of the vocabulary and never chosen; 0 = all are valid */
+    size_t      max_request_bytes;      /* of all live requests: prompts, tokens, logprobs; more is ERR_FULL. 0 = default of plan.h */
     EngineHooks hooks;
 } EngineOptions;
 
@@ -71,7 +73,8 @@ Status engine_start(Engine *e, Error *err); /* own thread from now on */
 bool   engine_step(Engine *e);           /* without engine_start: one turn; false when there was nothing to do */
 
 /* ERR_INPUT naming the field; ERR_FULL when the queue is full. notify(ctx) is called on the engine thread after new tokens
- * or the end were published: it must be quick and must not call back into the engine. */
+ * or the end were published: it must be quick and may only read this request (counts, tokens, finish). It never runs after
+ * request_close() has returned. A stop id is the last token emitted. */
 Status engine_submit(Engine *e, const GenerateRequest *g, void (*notify)(void *ctx), void *ctx, Request **out, Error *err);
 
 /* Reading, from one front thread per request. Pointers stay until request_close(); entries below the count never change. */
@@ -81,19 +84,21 @@ const TokenLogprob *request_logprobs(const Request *r, int32_t choice); /* NULL 
 const TokenLogprob *request_prompt_logprobs(const Request *r);          /* [n_prompt], [0] unset; complete at the first token */
 FinishReason        request_finish(const Request *r, int32_t choice);   /* FINISH_NONE while it runs */
 bool                request_done(const Request *r);                     /* all choices finished */
-Status              request_error(const Request *r, Error *err);        /* of FINISH_ERROR */
+Status              request_error(const Request *r, Error *err);        /* of FINISH_ERROR and FINISH_CANCELLED, else OK */
 RequestTimings      request_timings(const Request *r);                  /* complete when done */
 int32_t             request_n_prompt(const Request *r);
 void                request_stop_choice(Request *r, int32_t choice);    /* the front saw a stop string: end it, keep tokens */
 void                request_cancel(Request *r);                         /* any thread; noticed at the next step */
 void                request_close(Request *r);                          /* front lets go; cancels if it still runs */
-bool                request_wait(Request *r, int timeout_ms);           /* blocks until something new was published */
+bool                request_wait(Request *r, int timeout_ms);           /* blocks until something new was published; false: nothing
+                                                                         * new in time (-1 = no limit), or done and seen before */
 
 typedef struct EngineStats {
     int32_t  running, waiting, blocks_used, blocks_total;
     uint64_t steps, prompt_tokens, output_tokens, draft_tokens, accepted_tokens, preemptions, requests_done, requests_failed;
     uint64_t last_step_ms; /* monotonic clock at the end of the last step */
     bool     is_lost;      /* a device or rank is gone */
+    uint64_t failed_drafts; /* trees thrown away: the drafter failed, or they were no trees */
 } EngineStats;
 EngineStats engine_stats(const Engine *e);
 const ModelInfo *engine_model(const Engine *e);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "engine/engine.h"
+#include "engine/plan.h"
 #include "text/answer.h"
 #include "text/chat_template.h"
 
@@ -46,7 +47,10 @@ typedef struct Stack {
 } Stack;
 
 Status stack_open(Stack *s, const StackOptions *options, StackProgress *progress, Error *err);
-void   stack_close(Stack *s);
+void   stack_close(Stack *s); /* copes with a zeroed one */
+
+/* The memory plan of these options for the model in dir: headers are read, nothing is allocated. Errors of plan_make(). */
+Status stack_plan(const StackOptions *options, const char *dir, Plan *out, Error *err);
 
 /* Defaults of a request from generation_config.json: temperature (0 without do_sample = greedy models say 1), top_p ... */
 void stack_default_params(const Stack *s, SampleParams *params);

@@ -1,0 +1,132 @@
+/* Choosing along a path.
+ *
+ * Plain decode is the walk of a tree that is its anchor alone, so plain and drafted tokens come from the same lines
+ * here. History of a row: prompt, output before the anchor, then the path, anchor first; a last prompt token is no output,
+ * so the first token of an answer has no path. The place of the token chosen at depth d is n_ids + d. */
+#include "engine/choosing.h"
+
+#include "sampling/softmax.h"
+#include "sampling/topk.h"
+
+#include <math.h>
+
+void sequence_history(const Sequence *seq, const int32_t *path, int32_t n_path, History *out)
+{
+    int32_t n_output = seq->n_ids - seq->n_prompt;
+    *out = (History){ .prompt = seq->ids, .n_prompt = seq->n_prompt, .output = seq->ids + seq->n_prompt };
+    if (n_output == 0) { /* node 0 is the last prompt token */
+        path++;
+        n_path--;
+    } else {
+        out->n_output = n_output - 1;
+    }
+    if (n_path > 0) {
+        out->path = path;
+        out->n_path = n_path;
+    }
+}
+
+void sequence_rule(const Sequence *seq, int32_t index, const EngineOptions *options, const History *history, RowRule *out)
+{
+    const GenerateRequest *g = &seq->request->g;
+    *out = (RowRule){ .forced = -1, .n_valid = options->n_valid, .params = &g->params, .history = history };
+    if (!g->ignore_eos && index < seq->n_prompt + g->min_tokens) {
+        out->banned = g->stop_ids;
+        out->n_banned = g->n_stop_ids;
+    }
+}
+
+typedef struct WalkCtx {
+    Choosing    *choosing;
+    const Share *share;
+    Tensor       logits;
+} WalkCtx;
+
+/* A certain share has one node to choose at, its last row; before it lie outputs only when the prompt is scored. */
+static const float *node_logits(const Share *share, Tensor logits, int32_t node)
+{
+    int32_t last = share->first_output + share->n_outputs - 1;
+    return tensor_f32(logits, share->is_certain ? last : share->first_output + node);
+}
+
+static void choose_at(void *ctx, int32_t node, const int32_t *path, int32_t depth, Choice *out)
+{
+    WalkCtx *w = ctx;
+    const Sequence *seq = w->share->seq;
+    int32_t tokens[MAX_DEPTH], index = seq->n_ids + depth;
+    for (int32_t i = 0; i <= depth; i++) tokens[i] = w->share->tree->token[path[i]];
+    History history;
+    RowRule rule;
+    sequence_history(seq, tokens, depth + 1, &history);
+    sequence_rule(seq, index, w->choosing->options, &history, &rule);
+    DrawKey key = { seq->request->g.seed, (uint32_t)seq->choice };
+    choose(w->choosing->chooser, node_logits(w->share, w->logits, node), &rule, key, (uint32_t)index, out);
+}
+
+static FinishReason finish_after(const Sequence *seq, int32_t token, int32_t n_ids)
+{
+    if (sequence_stops_at(seq, token)) return FINISH_STOP;
+    return n_ids >= seq->limit ? FINISH_LENGTH : FINISH_NONE;
+}
+
+static bool stop_at(void *ctx, int32_t token, int32_t depth)
+{
+    const Sequence *seq = ((WalkCtx *)ctx)->share->seq;
+    return finish_after(seq, token, seq->n_ids + depth + 1) != FINISH_NONE;
+}
+
+static void logprob_of(const Choice *choice, TokenLogprob *out)
+{
+    out->logprob = choice->logprob;
+    out->n_top = choice->n_top;
+    memcpy(out->top_id, choice->top_id, sizeof out->top_id);
+    memcpy(out->top_logprob, choice->top_logprob, sizeof out->top_logprob);
+}
+
+static void append(Choosing *c, Sequence *seq, const Choice *choice, const float *logits)
+{
+    Request *r = seq->request;
+    const EngineHooks *hooks = &c->options->hooks;
+    int32_t index = seq->n_ids, vocab = c->vocab_size;
+    if (hooks->row) hooks->row(hooks->ctx, r->g.id, seq->choice, index, logits, vocab, choice->token);
+    if (seq->logprobs) logprob_of(choice, &seq->logprobs[index - seq->n_prompt]);
+    seq->ids[seq->n_ids++] = choice->token;
+    seq->ended = finish_after(seq, choice->token, seq->n_ids);
+}
+
+bool choose_tokens(Choosing *c, Share *share, Tensor logits)
+{
+    Walk *walk = &c->walk;
+    WalkCtx ctx = { c, share, logits };
+    verify_walk(share->tree, choose_at, stop_at, &ctx, walk);
+    int32_t n_chosen = walk->n_path - walk->failed;
+    for (int32_t i = 0; i < n_chosen; i++) append(c, share->seq, &walk->chosen[i], node_logits(share, logits, walk->path[i]));
+    share->n_path = walk->n_path;
+    for (int32_t i = 0; i < walk->n_path; i++) share->path_rows[i] = share->first_row + walk->path[i];
+    return !walk->failed;
+}
+
+/* Log-softmax of the bare logits: no bias, no penalties, those are about what is generated. */
+static bool score_token(const float *logits, int32_t n, int32_t token, int32_t n_top, TokenLogprob *out)
+{
+    float max = logits[0];
+    for (int32_t i = 1; i < n; i++) max = logits[i] > max ? logits[i] : max;
+    float log_sum = softmax_log_sum(logits, n, max);
+    *out = (TokenLogprob){ .logprob = (logits[token] - max) - log_sum };
+    out->n_top = n_top > 0 ? topk_list(logits, n, n_top, out->top_id, out->top_logprob) : 0;
+    for (int32_t i = 0; i < out->n_top; i++) out->top_logprob[i] = (out->top_logprob[i] - max) - log_sum;
+    return isfinite(max) && isfinite(log_sum);
+}
+
+bool score_prompt(Choosing *c, const Share *share, Tensor logits)
+{
+    const Sequence *seq = share->seq;
+    Request *r = seq->request;
+    for (int32_t i = 0; i < share->n_outputs; i++) {
+        int32_t index = seq->n_committed + i + 1;
+        if (index >= seq->n_prompt) break;
+        const float *row = tensor_f32(logits, share->first_output + i);
+        if (!score_token(row, c->vocab_size, seq->ids[index], r->g.params.n_logprobs, &r->prompt_logprobs[index])) return false;
+    }
+    return true;
+}

@@ -1,0 +1,49 @@
+/* The memory plan: what a model with these flags will take, counted from headers before anything is allocated, against
+ * what the machine can give. It also chooses what was left open: context length and number of cache blocks. Any thread. */
+#pragma once
+
+#include "base/buf.h"
+#include "engine/engine.h"
+
+typedef struct PlanInput {
+    const char    *dir;             /* model directory */
+    ModelOptions   model;           /* limits are ignored: they follow from `engine` */
+    EngineOptions  engine;          /* 0 = chosen here: max_model_len, n_blocks; defaults: 8 sequences, 512 rows, blocks of
+                                     * 16, 128 waiting */
+    const Drafter *drafter;         /* already open, so its weights are no longer in what is available; NULL = none */
+    double         memory_fraction; /* of what is available; 0 = 0.9 */
+    uint64_t       available_bytes; /* 0 = ask the machine (plan_available) */
+} PlanInput;
+
+typedef struct Plan {
+    ModelConfig   config;
+    EngineOptions engine;           /* complete: ready for engine_open */
+    ModelLimits   limits;           /* ready for model_open */
+    size_t weight_bytes;            /* resident weights */
+    size_t scratch_bytes;           /* of a forward pass, undo logs included */
+    size_t pass_bytes;              /* batch arrays, logits, features */
+    size_t block_bytes;             /* one block of all per-token groups, drafter's included */
+    size_t token_cache_bytes;       /* (n_blocks + 1) * block_bytes */
+    size_t state_bytes;             /* per-sequence groups of all slots */
+    size_t table_bytes;             /* block tables and book-keeping */
+    size_t request_bytes;           /* bound of all live requests */
+    size_t total_bytes, available_bytes, budget_bytes;
+    double memory_fraction;
+} Plan;
+
+/* ERR_PLAN when it does not fit: the sentence names the flag that would make it fit, err->param too. ERR_USAGE: a length that the
+ * model was not made for. Else what model_needs() says. */
+Status plan_make(Plan *out, const PlanInput *input, Error *err);
+
+/* The plan as a table of lines, for `tandem plan` and the log. */
+void plan_text(const Plan *plan, Buf *out);
+
+/* Limits of a pass that options imply: what a model must be opened with for engine_open(). */
+ModelLimits plan_limits(const EngineOptions *options);
+/* max_request_bytes, or its default. */
+size_t plan_request_bytes(const EngineOptions *options);
+
+/* Bytes that a process may still take: MemAvailable, or what the control group leaves if that is less. */
+uint64_t plan_available(void);
+/* The same from files under another root (tests): root/proc/meminfo, root/proc/self/cgroup, root/sys/fs/cgroup. */
+uint64_t plan_available_at(const char *root);

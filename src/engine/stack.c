@@ -1,0 +1,188 @@
+/* The stack: parts opened from the ground up, each needing the ones before it.
+ *
+ *     directory ──> tokenizer ──> chat template ──> backend ──> plan ──> model ──> engine ──> its thread
+ *
+ * The plan comes before the model, so a refusal costs the reading of headers and no memory. A half-open stack is closed
+ * by the same stack_close as a whole one. */
+#include "engine/stack.h"
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "engine/engine_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_TEMPLATE_BYTES = 1 << 20 };
+
+static void set_stage(StackProgress *p, const char *stage)
+{
+    if (p) atomic_store(&p->stage, stage);
+}
+
+static void on_progress(void *ctx, uint64_t done_bytes, uint64_t total_bytes)
+{
+    StackProgress *p = ctx;
+    atomic_store_explicit(&p->done_bytes, done_bytes, memory_order_relaxed);
+    atomic_store_explicit(&p->total_bytes, total_bytes, memory_order_relaxed);
+}
+
+static void name_after(Stack *s, const char *model)
+{
+    size_t n = strlen(model);
+    while (n > 1 && model[n - 1] == '/') n--;
+    size_t first = n;
+    while (first > 0 && model[first - 1] != '/') first--;
+    snprintf(s->served_name, sizeof s->served_name, "%.*s", (int)(n - first), model + first);
+}
+
+static Status open_tokenizer(Stack *s, Error *err)
+{
+    char cache[4096];
+    tokenizer_default_cache_dir(cache, sizeof cache);
+    return tokenizer_open(&s->tokenizer, s->model_dir, cache[0] ? cache : NULL, err);
+}
+
+static Status read_template(Stack *s, const char *path, Error *err)
+{
+    char *text;
+    size_t n;
+    Status status = file_read(path, MAX_TEMPLATE_BYTES, &text, &n, err);
+    if (status) return status;
+    status = chat_template_parse(&s->chat_template, text, n, err);
+    mem_free(text);
+    return status;
+}
+
+/* A model without a template answers completions only, so that is no failure. */
+static Status open_template(Stack *s, const char *path, Error *err)
+{
+    static const char *const names[] = { "bos_token", "eos_token", "pad_token", "unk_token" };
+    Error why = { 0 };
+    Status status = path ? read_template(s, path, &why) : chat_template_open(&s->chat_template, s->model_dir, &why);
+    if (status && (path || status != ERR_NOT_FOUND)) return error_set_param(err, status, path ? "--chat-template" : "", "%s", why.text);
+    for (int i = 0; s->chat_template && i < COUNT(names); i++)
+        chat_template_set_token(s->chat_template, names[i], tokenizer_special(s->tokenizer, names[i]));
+    return OK;
+}
+
+static void add_stop_id(Stack *s, int32_t id)
+{
+    if (id < 0 || id >= s->config.vocab_size || s->n_stop_ids == STACK_MAX_STOP_IDS) return;
+    for (int32_t i = 0; i < s->n_stop_ids; i++)
+        if (s->stop_ids[i] == id) return;
+    s->stop_ids[s->n_stop_ids++] = id;
+}
+
+static void gather_stop_ids(Stack *s)
+{
+    for (int32_t i = 0; i < s->config.n_stop_ids; i++) add_stop_id(s, s->config.stop_ids[i]);
+    const char *eos = tokenizer_special(s->tokenizer, "eos_token");
+    if (eos[0]) add_stop_id(s, tokenizer_find(s->tokenizer, eos));
+}
+
+static PlanInput plan_input(const StackOptions *o, const char *dir)
+{
+    return (PlanInput){ .dir = dir,
+                        .model = { .dtype = o->dtype, .load_format = o->load_format, .sampler_version = SAMPLER_VERSION },
+                        .engine = { .max_num_seqs = o->max_num_seqs, .max_num_batched_tokens = o->max_num_batched_tokens,
+                                    .max_model_len = o->max_model_len, .block_size = o->block_size, .max_waiting = o->max_waiting,
+                                    .draft_nodes = o->drafter ? o->draft_nodes : 0, .draft_depth = o->draft_depth },
+                        .drafter = o->drafter, .memory_fraction = o->memory_fraction };
+}
+
+Status stack_plan(const StackOptions *options, const char *dir, Plan *out, Error *err)
+{
+    PlanInput input = plan_input(options, dir);
+    return plan_make(out, &input, err);
+}
+
+static void log_plan(const Plan *p)
+{
+    log_info("plan", "weights=%zuMB caches=%zuMB total=%zuMB of=%zuMB context=%d blocks=%d", p->weight_bytes >> 20,
+             (p->token_cache_bytes + p->state_bytes) >> 20, p->total_bytes >> 20, p->budget_bytes >> 20, p->engine.max_model_len,
+             p->engine.n_blocks);
+}
+
+static Status open_model(Stack *s, const StackOptions *o, const Plan *plan, StackProgress *progress, Model **model, Error *err)
+{
+    ModelOptions options = plan_input(o, s->model_dir).model;
+    options.limits = plan->limits;
+    if (progress) {
+        options.progress = on_progress;
+        options.progress_ctx = progress;
+    }
+    set_stage(progress, "weights");
+    return model_open(model, s->model_dir, s->backend, &options, err);
+}
+
+static Status open_engine(Stack *s, const StackOptions *o, const Plan *plan, Model *model, Error *err)
+{
+    EngineOptions options = plan->engine;
+    options.n_valid = tokenizer_vocab_size(s->tokenizer);
+    Status status = engine_open(&s->engine, model, s->backend, o->drafter, &options, err);
+    if (status) {
+        model_close(model);
+        return status;
+    }
+    snprintf(s->fingerprint, sizeof s->fingerprint, "td-%016llx",
+             (unsigned long long)engine_model(s->engine)->numerics.fingerprint);
+    s->max_model_len = options.max_model_len;
+    return OK;
+}
+
+static Status open_all(Stack *s, const StackOptions *o, StackProgress *progress, Error *err)
+{
+    Plan plan;
+    Model *model = NULL;
+    set_stage(progress, "tokenizer");
+    Status status = model_find(o->model, s->model_dir, sizeof s->model_dir, err);
+    if (!status) status = open_tokenizer(s, err);
+    if (!status) status = open_template(s, o->chat_template, err);
+    set_stage(progress, "plan");
+    if (!status) status = stack_plan(o, s->model_dir, &plan, err);
+    if (status) return status;
+    log_plan(&plan);
+    s->config = plan.config;
+    name_after(s, o->model);
+    gather_stop_ids(s);
+    status = backend_open_cpu(&s->backend, &o->backend, err);
+    if (!status) status = open_model(s, o, &plan, progress, &model, err);
+    if (!status) status = open_engine(s, o, &plan, model, err);
+    return status;
+}
+
+Status stack_open(Stack *s, const StackOptions *options, StackProgress *progress, Error *err)
+{
+    *s = (Stack){ 0 };
+    Status status = open_all(s, options, progress, err);
+    if (!status && options->start_thread) status = engine_start(s->engine, err);
+    if (status) {
+        if (s->engine) engine_keep_drafter(s->engine); /* after a failure it is still the caller's */
+        stack_close(s);
+        return status;
+    }
+    set_stage(progress, "ready");
+    return OK;
+}
+
+void stack_close(Stack *s)
+{
+    engine_close(s->engine);
+    chat_template_close(s->chat_template);
+    tokenizer_close(s->tokenizer);
+    backend_close(s->backend);
+    *s = (Stack){ 0 };
+}
+
+void stack_default_params(const Stack *s, SampleParams *params)
+{
+    const ModelConfig *c = &s->config;
+    *params = (SampleParams){ .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1 };
+    if (c->has_do_sample && c->do_sample) params->temperature = c->has_temperature ? c->temperature : 1;
+    if (c->has_top_p) params->top_p = c->top_p;
+    if (c->has_top_k) params->top_k = c->top_k;
+    if (c->has_min_p) params->min_p = c->min_p;
+    if (c->has_repetition_penalty) params->repetition_penalty = c->repetition_penalty;
+}
