@@ -53,18 +53,23 @@ static void panel_row(float sum[WEIGHT_PANEL], const Weight *w, Tensor x, int64_
     memcpy(sum, pending[0], sizeof pending[0]);
 }
 
-static void scalar_panels(const LinearJob *job, Tensor x, int64_t first, int64_t end, void *scratch)
+static void scalar_panels(const LinearJob *job, Tensor x, int64_t first, int64_t end)
 {
     const Weight *w = job->weight;
-    int64_t panel_words = w->contract.mode == MATH_BF16 ? (w->n_in + 1) / 2 * WEIGHT_PANEL : w->n_in * WEIGHT_PANEL;
     for (int64_t p = first; p < end; p++) {
+        const uint32_t *panel = (const uint32_t *)w->data + p * weight_words(w) * WEIGHT_PANEL;
         int64_t col = p * WEIGHT_PANEL, n_cols = w->n_out - col < WEIGHT_PANEL ? w->n_out - col : WEIGHT_PANEL;
         for (int64_t row = 0; row < x.shape[0]; row++) {
             float sum[WEIGHT_PANEL];
-            panel_row(sum, w, x, row, (const uint32_t *)w->data + p * panel_words);
+            panel_row(sum, w, x, row, panel);
             memcpy(tensor_f32(job->out, row) + col, sum, (size_t)n_cols * sizeof *sum);
         }
     }
+}
+
+static void scalar_spans(const LinearSpan *spans, int n_spans, Tensor x, void *scratch)
+{
+    for (int i = 0; i < n_spans; i++) scalar_panels(spans[i].job, x, spans[i].first, spans[i].end);
 }
 
 /* ---- spreading over workers ---- */
@@ -74,38 +79,42 @@ typedef struct Spread {
     Tensor           x;
     const LinearJob *jobs;
     int              n_jobs;
-    LinearPanelsFn   fn;
+    LinearSpansFn    fn;
 } Spread;
 
 /* Items first .. end of the line in which the panels of all jobs follow each other. */
-static void run_items(void *arg, int64_t first, int64_t end, int worker)
+static void run_share(void *arg, int64_t first, int64_t end, int worker)
 {
     const Spread *s = arg;
+    LinearSpan spans[LINEAR_MAX_JOBS];
+    int n_spans = 0;
     int64_t start = 0; /* of the job's panels in the line */
     for (int j = 0; j < s->n_jobs; j++) {
-        int64_t n = linear_panels(&s->jobs[j]);
+        int64_t n = weight_panels(s->jobs[j].weight);
         int64_t from = first > start ? first - start : 0, to = end - start < n ? end - start : n;
-        if (from < to) s->fn(&s->jobs[j], s->x, from, to, worker_scratch(s->stream, worker));
+        if (from < to) spans[n_spans++] = (LinearSpan){ &s->jobs[j], from, to };
         start += n;
     }
+    s->fn(spans, n_spans, s->x, worker_scratch(s->stream, worker));
 }
 
-void linear_spread(Stream *st, Tensor x, const LinearJob *jobs, int n_jobs, LinearPanelsFn fn)
+void linear_spread(Stream *st, Tensor x, const LinearJob *jobs, int n_jobs, LinearSpansFn fn)
 {
     enum { WORTH_A_WORKER = 1 << 17 }; /* multiplications of its share: a few microseconds with one row */
+    CHECK(n_jobs <= LINEAR_MAX_JOBS);
     if (x.shape[0] <= 0 || n_jobs <= 0) return;
     count_rows(st->counts.linear, x.shape[0]);
 
     Spread s = { st, x, jobs, n_jobs, fn };
-    int64_t n_items = 0, item_work = x.shape[1] * WEIGHT_PANEL * x.shape[0];
-    for (int j = 0; j < n_jobs; j++) n_items += linear_panels(&jobs[j]);
-    stream_for(st, n_items, WORTH_A_WORKER / (item_work + 1), run_items, &s);
+    int64_t n_panels = 0, panel_work = x.shape[1] * WEIGHT_PANEL * x.shape[0];
+    for (int j = 0; j < n_jobs; j++) n_panels += weight_panels(jobs[j].weight);
+    stream_for(st, n_panels, WORTH_A_WORKER / (panel_work + 1), run_share, &s);
     FAULT_POINT("linear", jobs[0].out, x.shape[0]);
 }
 
 static void linear_scalar(Stream *st, Tensor x, const LinearJob *jobs, int n_jobs)
 {
-    linear_spread(st, x, jobs, n_jobs, scalar_panels);
+    linear_spread(st, x, jobs, n_jobs, scalar_spans);
 }
 
 void cpu_scalar_add_linear(Ops *ops)

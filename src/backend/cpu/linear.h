@@ -3,12 +3,26 @@
 
 #include "backend/cpu/cpu_impl.h"
 
-/* Computes output columns of the panels [first, end) of one job, for all rows of x. scratch: worker_scratch. */
-typedef void (*LinearPanelsFn)(const LinearJob *job, Tensor x, int64_t first, int64_t end, void *scratch);
+enum { LINEAR_MAX_JOBS = 8 };
 
-void linear_spread(Stream *st, Tensor x, const LinearJob *jobs, int n_jobs, LinearPanelsFn fn);
+/* Panels [first, end) of one job: one worker's share of it. */
+typedef struct LinearSpan {
+    const LinearJob *job;
+    int64_t          first, end;
+} LinearSpan;
 
-static inline int64_t linear_panels(const LinearJob *job)
+/* Computes the outputs of some spans for all rows of x. scratch: worker_scratch(). */
+typedef void (*LinearSpansFn)(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
+
+/* linear as one function per worker: counts rows, cuts the panels of all jobs into even, contiguous shares. */
+void linear_spread(Stream *st, Tensor x, const LinearJob *jobs, int n_jobs, LinearSpansFn fn);
+
+/* 32-bit words of one output row: pairs of bf16 inputs, or float32 inputs. */
+static inline int64_t weight_words(const struct Weight *w)
 {
-    return (job->weight->n_out + WEIGHT_PANEL - 1) / WEIGHT_PANEL;
+    return w->contract.mode == MATH_BF16 ? (w->n_in + 1) / 2 : w->n_in;
+}
+static inline int64_t weight_panels(const struct Weight *w)
+{
+    return (w->n_out + WEIGHT_PANEL - 1) / WEIGHT_PANEL;
 }
