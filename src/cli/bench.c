@@ -189,7 +189,7 @@ static Status run_all(Bench *b, Error *err)
     Status s = OK;
     time_pass(b, 0, PROMPT, 1);
     for (int64_t run = 0; !s && run < b->options->runs; run++) {
-        series_add(&b->read, stream_read_bandwidth(st, b->stream_memory, STREAM_BYTES));
+        series_add(&b->read, measure_read_bandwidth(st, b->stream_memory, STREAM_BYTES, 0.4) * 1e-9);
         s = run_decode(b, err);
         for (int k = 0; k < N_WIDTHS; k++) {
             run_rate(b, k);
