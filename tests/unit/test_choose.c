@@ -186,7 +186,7 @@ static int32_t oracle_kept(const float *z, const int32_t *ranked, int32_t n, con
     for (int32_t i = 0; i < kept; i++) total += exp(((double)z[ranked[i]] - top) / (double)p->temperature);
     for (int32_t i = 0; i < kept && p->top_p < 1; i++) {
         mass += exp(((double)z[ranked[i]] - top) / (double)p->temperature);
-        *is_close |= fabs(mass / total - (double)p->top_p) < 1e-5;
+        *is_close |= fabs(mass / total - (double)p->top_p) < 2e-6;
         if (mass / total >= (double)p->top_p) {
             by_p = i + 1;
             break;
@@ -194,7 +194,7 @@ static int32_t oracle_kept(const float *z, const int32_t *ranked, int32_t n, con
     }
     for (int32_t i = 0; i < by_p && p->min_p > 0; i++) {
         double share = exp(((double)z[ranked[i]] - top) / (double)p->temperature);
-        *is_close |= fabs(share - (double)p->min_p) < 1e-5;
+        *is_close |= fabs(share - (double)p->min_p) < 1e-5 * (double)p->min_p;
         if (share < (double)p->min_p) return i;
     }
     return by_p;
