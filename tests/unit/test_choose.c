@@ -291,12 +291,30 @@ static void tiny_temperature_is_greedy(void **state)
 
 static void huge_logits_stay_in_order(void **state)
 {
-    float z[4] = { -3e38f, 1e38f, 3e38f, 2.9e38f };
+    float z[4] = { -3e38f, 2.9e38f, 3e38f, 1e38f };
     SampleParams p = PLAIN;
     p.temperature = 0.5f;
     Chooser *c = open_chooser(4);
     RowRule rule = rule_of(&p);
     for (uint64_t seed = 0; seed < 100; seed++) assert_int_equal(token_of(c, z, &rule, (DrawKey){ seed, 0 }, 0), 2);
+    chooser_close(c);
+}
+
+/* Equal sums of score and noise go to the lower id, also when the higher one has the larger score. */
+static void equal_sums_go_to_the_lower_id(void **state)
+{
+    int n_ties = 0;
+    Chooser *c = open_chooser(100);
+    RowRule rule = rule_of(&PLAIN);
+    for (uint64_t seed = 0; seed < 1000; seed++) {
+        DrawKey key = { seed, 0 };
+        float z[100], low = gumbel_noise(key, 0, 3), high = gumbel_noise(key, 0, 90), handicap = high - low;
+        if (handicap >= 0 || low + handicap != high) continue;
+        for (int i = 0; i < 100; i++) z[i] = i == 3 ? handicap : i == 90 ? 0 : -INFINITY;
+        assert_int_equal(token_of(c, z, &rule, key, 0), 3);
+        n_ties++;
+    }
+    assert_true(n_ties > 100);
     chooser_close(c);
 }
 
@@ -681,6 +699,7 @@ int main(void)
         cmocka_unit_test(greedy_takes_the_lowest_of_equals),
         cmocka_unit_test(tiny_temperature_is_greedy),
         cmocka_unit_test(huge_logits_stay_in_order),
+        cmocka_unit_test(equal_sums_go_to_the_lower_id),
         cmocka_unit_test(top_k_one_is_greedy),
         cmocka_unit_test(forbidden_ids_are_never_drawn),
         cmocka_unit_test(n_valid_zero_means_all),
