@@ -10,9 +10,14 @@
 #include <math.h>
 #include <pthread.h>
 
+/* jansson reports a failed allocation as a fault of the text, or not at all: a string then lacks bytes. */
+static _Thread_local bool memory_ran_out;
+
 static void *json_memory(size_t bytes)
 {
-    return mem_realloc(NULL, bytes);
+    void *p = mem_realloc(NULL, bytes);
+    if (!p) memory_ran_out = true;
+    return p;
 }
 
 static void use_our_memory(void)
@@ -51,11 +56,14 @@ Status json_parse(json_t **out, const char *text, size_t n, const char *what, Er
         return error_set(err, ERR_INPUT, "%s nests deeper than %d levels", what, JSON_MAX_DEPTH);
     }
     json_error_t at;
+    memory_ran_out = false;
     *out = json_loadb(text, n, JSON_REJECT_DUPLICATES, &at);
-    if (*out) return OK;
-    if (json_error_code(&at) == json_error_out_of_memory) {
+    if (memory_ran_out) {
+        json_decref(*out);
+        *out = NULL;
         return error_set(err, ERR_NOMEM, "no memory to parse %s", what);
     }
+    if (*out) return OK;
     return error_set(err, ERR_INPUT, "%s is not valid JSON at line %d, column %d: %s", what, at.line, at.column,
                      at.text);
 }
