@@ -271,13 +271,13 @@ static uint64_t hash_of_weights(const WeightList *list, const Loader *l)
 
 Status weights_load(WeightList *list, const Safetensors *file, Backend *backend, const ModelOptions *options, Error *err)
 {
-    if (list->failed) return error_set(err, ERR_NOMEM, "no memory for the list of a model's tensors");
     Status s = take_memory(list, backend, err);
     if (s) return s;
 
     Loader l;
     s = loader_open(&l, list, file, backend, options, err);
     if (!s) {
+        if (options->progress) options->progress(options->progress_ctx, 0, l.total_bytes);
         stream_parallel(backend_stream(backend), run_tasks, &l);
         for (int i = 0; i < l.n_workers && !s; i++)
             if (l.workers[i].err.status) s = error_set(err, l.workers[i].err.status, "%s", l.workers[i].err.text);

@@ -112,29 +112,31 @@ static Status read_config(Decoder **out, const char *dir, Backend *backend, cons
     return s;
 }
 
-/* Everything that the headers tell: the list of tensors, checked. *file stays NULL for dummy weights. */
-static Status read_headers(Decoder *d, Safetensors **file, const char *dir, const ModelOptions *options, Error *err)
+/* The list of tensors, checked against the headers of the checkpoint if there is one. */
+static Status list_weights(Decoder *d, const Safetensors *file, Error *err)
 {
     snprintf(d->config.weight_prefix, sizeof d->config.weight_prefix, "model.");
-    if (options->load_format != LOAD_DUMMY) {
-        Status s = safetensors_open(file, dir, err);
-        if (!s) s = weights_find_prefix(&d->config, *file, err);
+    if (file) {
+        Status s = weights_find_prefix(&d->config, file, err);
         if (s) return s;
     }
     weights_begin(&d->weights, d->model.info.act == DT_F32 ? MATH_F32 : MATH_BF16);
     d->kind->declare(d);
-    if (d->weights.failed) return error_set(err, ERR_NOMEM, "no memory for the list of tensors");
-    return *file ? weights_check(&d->weights, &d->config, *file, err) : OK;
+    return weights_check(&d->weights, &d->config, file, err);
 }
 
-/* The pointer of a failed open is NULL, and the sentence says which model. */
+/* What model_needs and model_open share. *file stays NULL for dummy weights. After an error the caller closes what is
+ * in *out and *file. */
 static Status prepare(Decoder **out, Safetensors **file, const char *dir, Backend *backend, const ModelOptions *options,
                       Error *err)
 {
     *out = NULL;
     *file = NULL;
     Status s = read_config(out, dir, backend, options, err);
-    if (!s) s = read_headers(*out, file, dir, options, err);
+    if (!s && options->load_format != LOAD_DUMMY) s = safetensors_open(file, dir, err);
+    if (s) return s; /* names the file */
+    s = list_weights(*out, *file, err);
+    if (s) error_prefix(err, "%s", dir);
     return s;
 }
 
@@ -174,7 +176,10 @@ Status model_open(Model **out, const char *dir, Backend *backend, const ModelOpt
     Decoder *d;
     Safetensors *file;
     Status s = prepare(&d, &file, dir, backend, options, err);
-    if (!s) s = load(d, file, options, err);
+    if (!s) {
+        s = load(d, file, options, err);
+        if (s) error_prefix(err, "%s", dir);
+    }
     safetensors_close(file);
     *out = s ? NULL : &d->model;
     if (s && d) decoder_close(&d->model);

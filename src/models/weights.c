@@ -168,7 +168,7 @@ static Status check_nothing_else(const WeightList *list, const ModelConfig *conf
         const char *name = safetensors_at(file, i)->name;
         if (is_unused(name, config)) continue;
         if (!bsearch(&name, names, (size_t)list->n, sizeof *names, compare_names))
-            s = error_set(err, ERR_UNSUPPORTED, "tensor %s is not part of a %s model of this config.json", name,
+            s = error_set(err, ERR_UNSUPPORTED, "tensor %.120s is not part of a %s model of this config.json", name,
                           config->model_type);
     }
     mem_free(names);
@@ -178,6 +178,7 @@ static Status check_nothing_else(const WeightList *list, const ModelConfig *conf
 Status weights_check(const WeightList *list, const ModelConfig *config, const Safetensors *file, Error *err)
 {
     if (list->failed) return error_set(err, ERR_NOMEM, "no memory for the list of a model's tensors");
+    if (!file) return OK;
     for (int i = 0; i < list->n; i++) {
         Status s = check_item(&list->items[i], file, err);
         if (s) return s;

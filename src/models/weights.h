@@ -66,7 +66,8 @@ size_t weights_bytes(const WeightList *list);
 Status weights_find_prefix(ModelConfig *config, const Safetensors *file, Error *err);
 
 /* Every declared tensor is there with exactly its shape and a type we read; every other tensor is one that this
- * family may carry without our using it. The error names the tensor. From the headers alone. */
+ * family may carry without our using it. The error names the tensor. From the headers alone; file NULL (dummy weights):
+ * only that the list could be made. */
 Status weights_check(const WeightList *list, const ModelConfig *config, const Safetensors *file, Error *err);
 
 /* Takes memory and fills it, all workers at once, each row converted once from a small staging buffer into its final

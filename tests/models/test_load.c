@@ -1,0 +1,596 @@
+/* Loading: what may vary in a checkpoint without changing an answer, what may not be there at all, and that every
+ * failure is one sentence that names the tensor and leaves nothing behind. */
+#include "models/model.h"
+#include "support/batch_builder.h"
+#include "support/checkpoint.h"
+#include "support/golden.h"
+
+#include "base/file.h"
+#include "base/memory.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { N_IDS = 24, MAX_VOCAB = 4096 };
+
+static Backend *backend;
+
+static void assert_ok(Status s, const Error *err)
+{
+    if (s) fail_msg("%s", err->text);
+}
+
+static ModelOptions options_of(DType dtype)
+{
+    return (ModelOptions){ .dtype = dtype, .limits = { .max_rows = N_IDS, .max_outputs = 4, .max_seqs = 2,
+                                                       .max_uncertain_rows = 8 } };
+}
+
+/* What a model answers: its logits behind a fixed text, and its fingerprint. */
+typedef struct Answer {
+    int32_t  vocab;
+    uint64_t fingerprint;
+    float    logits[MAX_VOCAB];
+} Answer;
+
+static Answer answer_of(Model *model)
+{
+    Error err = { 0 };
+    Answer a = { .vocab = model->info.vocab_size, .fingerprint = model->info.numerics.fingerprint };
+    BatchBuilder *b = NULL;
+    int32_t ids[N_IDS];
+    for (int i = 0; i < N_IDS; i++) ids[i] = (i * 37 + 11) % a.vocab;
+    BuilderOptions sizes = { .n_slots = 2, .max_tokens = 64, .max_rows = N_IDS, .max_outputs = 4 };
+    assert_ok(builder_open(&b, model, &sizes, &err), &err);
+    builder_begin(b);
+    builder_want(b, builder_line(b, 1, ids, N_IDS) + N_IDS - 1, 1);
+    builder_forward(b);
+    memcpy(a.logits, builder_logits(b, 0), (size_t)a.vocab * sizeof(float));
+    builder_close(b);
+    for (int32_t i = 0; i < a.vocab; i++) assert_true(isfinite(a.logits[i]));
+    return a;
+}
+
+static Answer answer_at(const char *dir, const ModelOptions *options)
+{
+    Error err = { 0 };
+    Model *model = NULL;
+    assert_ok(model_open(&model, dir, backend, options, &err), &err);
+    Answer a = answer_of(model);
+    model_close(model);
+    return a;
+}
+
+static Checkpoint *open_checkpoint(const char *below)
+{
+    Error err = { 0 };
+    Checkpoint *c = NULL;
+    assert_ok(checkpoint_open(&c, below, &err), &err);
+    return c;
+}
+
+static Answer answer_written(const Checkpoint *c, int n_shards, DType dtype)
+{
+    Error err = { 0 };
+    ModelOptions options = options_of(dtype);
+    assert_ok(checkpoint_write(c, n_shards, &err), &err);
+    return answer_at(c->dir, &options);
+}
+
+static void assert_same_logits(const Answer *a, const Answer *b)
+{
+    assert_int_equal(a->vocab, b->vocab);
+    assert_memory_equal(a->logits, b->logits, (size_t)a->vocab * sizeof(float));
+}
+
+static const char *const families[] = { "tests/data/golden/llama", "tests/data/golden/qwen3", "tests/data/golden/qwen3_5" };
+
+/* ---- what may vary ---- */
+
+static void test_shards(void **state)
+{
+    for (int i = 0; i < COUNT(families); i++) {
+        Checkpoint *c = open_checkpoint(families[i]);
+        Answer whole = answer_written(c, 1, DT_BF16);
+        for (int n_shards = 2; n_shards <= 5; n_shards += 3) {
+            Answer sharded = answer_written(c, n_shards, DT_BF16);
+            assert_same_logits(&whole, &sharded);
+            assert_int_equal(whole.fingerprint, sharded.fingerprint);
+        }
+        checkpoint_close(c);
+    }
+}
+
+/* bf16 numbers stored as float32, or float16, where float16 holds them: the same model. */
+static void test_stored_types(void **state)
+{
+    static const DType types[] = { DT_F16, DT_F32 };
+    for (int i = 0; i < COUNT(families); i++) {
+        Checkpoint *c = open_checkpoint(families[i]);
+        for (int t = 0; t < c->n; t++) checkpoint_convert(&c->tensor[t], DT_F16);
+        for (int t = 0; t < c->n; t++) checkpoint_convert(&c->tensor[t], DT_BF16); /* both hold these numbers now */
+        Answer narrow = answer_written(c, 1, DT_BF16), wide = answer_written(c, 1, DT_F32);
+        for (int k = 0; k < COUNT(types); k++) {
+            for (int t = 0; t < c->n; t++) checkpoint_convert(&c->tensor[t], types[k]);
+            Answer a = answer_written(c, 1, DT_BF16), b = answer_written(c, 1, DT_F32);
+            assert_same_logits(&narrow, &a);
+            assert_same_logits(&wide, &b);
+        }
+        assert_int_not_equal(narrow.fingerprint, wide.fingerprint);
+        checkpoint_close(c);
+    }
+}
+
+/* Full names of a vision-language checkpoint, with the parts that we do not use. */
+static void test_names_of_vl_models(void **state)
+{
+    Checkpoint *c = open_checkpoint("tests/data/golden/qwen3_5");
+    Answer plain = answer_written(c, 1, DT_F32);
+    for (int i = 0; i < c->n; i++) {
+        char name[160];
+        if (strncmp(c->tensor[i].name, "model.", 6) != 0) continue;
+        snprintf(name, sizeof name, "model.language_model.%.120s", c->tensor[i].name + 6);
+        checkpoint_rename(c, c->tensor[i].name, name);
+    }
+    checkpoint_add(c, "model.visual.patch_embed.proj.weight", DT_BF16, 2, (int64_t[]){ 4, 8 });
+    checkpoint_add(c, "mtp.fc.weight", DT_BF16, 2, (int64_t[]){ 64, 128 });
+    Answer vl = answer_written(c, 2, DT_F32);
+    assert_same_logits(&plain, &vl);
+    checkpoint_close(c);
+}
+
+static void test_left_over_tensors(void **state)
+{
+    Checkpoint *c = open_checkpoint("tests/data/golden/llama");
+    Answer plain = answer_written(c, 1, DT_F32);
+    checkpoint_add(c, "lm_head.weight", DT_BF16, 2, (int64_t[]){ 320, 64 }); /* tied: a copy, here even a wrong one */
+    checkpoint_add(c, "model.layers.0.self_attn.rotary_emb.inv_freq", DT_F32, 1, (int64_t[]){ 8 });
+    Answer more = answer_written(c, 1, DT_F32);
+    assert_same_logits(&plain, &more);
+    assert_int_equal(plain.fingerprint, more.fingerprint);
+    checkpoint_close(c);
+}
+
+/* ---- biases ---- */
+
+static void add_biases(Checkpoint *c, const char *proj, int64_t n, float scale)
+{
+    for (int l = 0; l < 3; l++) {
+        char name[128];
+        snprintf(name, sizeof name, "model.layers.%d.self_attn.%s.bias", l, proj);
+        float *bias = checkpoint_add(c, name, DT_F32, 1, &n)->data;
+        for (int64_t i = 0; i < n; i++) bias[i] = scale * (float)((i * 7 + l) % 11 - 5);
+    }
+}
+
+static void set_attention_bias(const Checkpoint *c)
+{
+    char path[512], *text = NULL;
+    size_t n = 0;
+    Error err = { 0 };
+    snprintf(path, sizeof path, "%s/config.json", c->dir);
+    assert_ok(file_read(path, 1 << 20, &text, &n, &err), &err);
+    char *value = strstr(text, "\"attention_bias\": false");
+    assert_non_null(value);
+    memcpy(value, "\"attention_bias\": true ", 23);
+    assert_ok(file_write_atomic(path, text, n, &err), &err);
+    mem_free(text);
+}
+
+/* Attention weights sum to 1, so a bias of v comes out behind o_proj as o_proj times it: the same model as one with that
+ * vector as o's bias. A bias of k alone moves all scores of a row by the same amount (with no rotation); q's does not. */
+static void test_attention_bias(void **state)
+{
+    enum { HIDDEN = 64, KV = 32, HEAD = 16 };
+    Error err = { 0 };
+    ModelOptions options = options_of(DT_F32);
+    Checkpoint *c = open_checkpoint("tests/data/golden/llama");
+    Answer none = answer_written(c, 1, DT_F32);
+    add_biases(c, "q_proj", HIDDEN, 0);
+    add_biases(c, "k_proj", KV, 0);
+    add_biases(c, "v_proj", KV, 0.01f);
+    add_biases(c, "o_proj", HIDDEN, 0.02f);
+    assert_ok(checkpoint_write(c, 1, &err), &err);
+    Model *refused = NULL;
+    assert_int_not_equal(model_open(&refused, c->dir, backend, &options, &err), OK); /* biases nobody announced */
+    assert_non_null(strstr(err.text, "bias"));
+    set_attention_bias(c);
+    Answer biased = answer_at(c->dir, &options);
+
+    for (int l = 0; l < 3; l++) { /* v's bias moves over to o's */
+        char name[4][128];
+        static const char *const parts[] = { "v_proj.bias", "o_proj.bias", "o_proj.weight" };
+        for (int i = 0; i < 3; i++) snprintf(name[i], sizeof name[i], "model.layers.%d.self_attn.%s", l, parts[i]);
+        float *v = checkpoint_find(c, name[0])->data, *o = checkpoint_find(c, name[1])->data;
+        const uint16_t *w = checkpoint_find(c, name[2])->data;
+        for (int i = 0; i < HIDDEN; i++) {
+            double sum = o[i];
+            for (int k = 0; k < HIDDEN; k++) /* query heads k / HEAD, two of them on each kv head */
+                sum += (double)bf16_to_f32(w[i * HIDDEN + k]) * (double)v[k / HEAD / 2 * HEAD + k % HEAD];
+            o[i] = (float)sum;
+        }
+        memset(v, 0, KV * sizeof *v);
+    }
+    assert_ok(checkpoint_write(c, 1, &err), &err);
+    set_attention_bias(c);
+    Answer moved = answer_at(c->dir, &options);
+    assert_true(distance(biased.logits, moved.logits, (size_t)moved.vocab) < 3e-6);
+    assert_true(distance(biased.logits, none.logits, (size_t)none.vocab) > 1e-3);
+
+    float *q = checkpoint_find(c, "model.layers.0.self_attn.q_proj.bias")->data;
+    q[3] = 1;
+    assert_ok(checkpoint_write(c, 1, &err), &err);
+    set_attention_bias(c);
+    Answer turned = answer_at(c->dir, &options);
+    assert_true(distance(turned.logits, moved.logits, (size_t)moved.vocab) > 1e-5);
+    checkpoint_close(c);
+}
+
+/* ---- what must not be there ---- */
+
+typedef struct Fault {
+    const char *what;
+    const char *below;
+    void (*spoil)(Checkpoint *c);
+    Status      status;
+    const char *says[2]; /* parts of the sentence */
+} Fault;
+
+static void drop_tensor(Checkpoint *c)
+{
+    checkpoint_remove(c, "model.layers.1.mlp.up_proj.weight");
+}
+static void drop_embedding(Checkpoint *c)
+{
+    checkpoint_remove(c, "model.embed_tokens.weight");
+}
+static void drop_head(Checkpoint *c)
+{
+    checkpoint_remove(c, "lm_head.weight");
+}
+static void add_tensor(Checkpoint *c)
+{
+    checkpoint_add(c, "model.layers.3.mlp.up_proj.weight", DT_BF16, 2, (int64_t[]){ 144, 64 });
+}
+static void add_mtp(Checkpoint *c)
+{
+    checkpoint_add(c, "mtp.fc.weight", DT_BF16, 2, (int64_t[]){ 64, 128 });
+}
+static void turn_matrix(Checkpoint *c)
+{
+    SafetensorsEntry *e = &checkpoint_find(c, "model.layers.2.mlp.down_proj.weight")->entry;
+    int64_t rows = e->shape[0];
+    e->shape[0] = e->shape[1];
+    e->shape[1] = rows;
+}
+static void flatten_norm(Checkpoint *c)
+{
+    SafetensorsEntry *e = &checkpoint_find(c, "model.norm.weight")->entry;
+    e->n_dims = 2;
+    e->shape[1] = 1;
+}
+static void turn_conv(Checkpoint *c) /* the layout of MLX conversions */
+{
+    SafetensorsEntry *e = &checkpoint_find(c, "model.layers.1.linear_attn.conv1d.weight")->entry;
+    e->shape[1] = 4;
+    e->shape[2] = 1;
+}
+static void quantise(Checkpoint *c)
+{
+    checkpoint_remove(c, "model.layers.0.self_attn.q_proj.weight");
+    checkpoint_add(c, "model.layers.0.self_attn.q_proj.weight", DT_F8_E4M3, 2, (int64_t[]){ 64, 64 });
+}
+static void put_integers(Checkpoint *c)
+{
+    checkpoint_remove(c, "model.layers.0.input_layernorm.weight");
+    checkpoint_add(c, "model.layers.0.input_layernorm.weight", DT_I64, 1, (int64_t[]){ 64 });
+}
+static void nan_in_norm(Checkpoint *c)
+{
+    ((uint16_t *)checkpoint_find(c, "model.layers.2.post_attention_layernorm.weight")->data)[5] = 0x7fc0;
+}
+static void minus_inf_in_a_log(Checkpoint *c)
+{
+    ((float *)checkpoint_find(c, "model.layers.0.linear_attn.A_log")->data)[2] = -INFINITY;
+}
+static void huge_a_log(Checkpoint *c)
+{
+    ((float *)checkpoint_find(c, "model.layers.2.linear_attn.A_log")->data)[0] = 100;
+}
+
+static const Fault faults[] = {
+    { "missing tensor", "llama", drop_tensor, ERR_NOT_FOUND, { "model.layers.1.mlp.up_proj.weight", "missing" } },
+    { "no embedding", "llama", drop_embedding, ERR_NOT_FOUND, { "model.embed_tokens.weight", "missing" } },
+    { "no head, not tied", "qwen3_5", drop_head, ERR_NOT_FOUND, { "lm_head.weight", "missing" } },
+    { "one layer too many", "llama", add_tensor, ERR_UNSUPPORTED, { "model.layers.3.mlp.up_proj.weight", "not part" } },
+    { "MTP in a llama", "llama", add_mtp, ERR_UNSUPPORTED, { "mtp.fc.weight", "not part" } },
+    { "turned matrix", "llama", turn_matrix, ERR_INPUT, { "model.layers.2.mlp.down_proj.weight", "[144, 64]" } },
+    { "norm of two dimensions", "llama", flatten_norm, ERR_INPUT, { "model.norm.weight", "[64, 1]" } },
+    { "turned convolution", "qwen3_5", turn_conv, ERR_INPUT, { "linear_attn.conv1d.weight", "[128, 4, 1]" } },
+    { "fp8", "llama", quantise, ERR_UNSUPPORTED, { "model.layers.0.self_attn.q_proj.weight", "F8_E4M3" } },
+    { "integers", "llama", put_integers, ERR_UNSUPPORTED, { "model.layers.0.input_layernorm.weight", "I64" } },
+    { "NaN in a norm", "llama", nan_in_norm, ERR_INPUT, { "model.layers.2.post_attention_layernorm.weight", "index 5" } },
+    { "A_log of minus infinity", "qwen3_5", minus_inf_in_a_log, ERR_INPUT, { "layers.0.linear_attn.A_log", "index 2" } },
+    { "A_log without a finite exp", "qwen3_5", huge_a_log, ERR_INPUT, { "layers.2.linear_attn.A_log", "index 0" } },
+};
+
+static void assert_refused(const Checkpoint *c, const Fault *fault)
+{
+    Error err = { 0 };
+    Model *model = (Model *)c;
+    size_t before = backend_bytes(backend);
+    ModelOptions options = options_of(DT_NONE);
+    Status s = model_open(&model, c->dir, backend, &options, &err);
+    assert_null(model);
+    if (s != fault->status) fail_msg("%s: status %d: %s", fault->what, s, err.text);
+    for (int i = 0; i < 2; i++)
+        if (!strstr(err.text, fault->says[i])) fail_msg("%s: \"%s\" does not say \"%s\"", fault->what, err.text, fault->says[i]);
+    assert_non_null(strstr(err.text, c->dir));
+    assert_null(strchr(err.text, '\n'));
+    assert_int_equal(backend_bytes(backend), before);
+}
+
+static void test_faults(void **state)
+{
+    for (int i = 0; i < COUNT(faults); i++) {
+        char below[64];
+        Error err = { 0 };
+        snprintf(below, sizeof below, "tests/data/golden/%s", faults[i].below);
+        Checkpoint *c = open_checkpoint(below);
+        faults[i].spoil(c);
+        for (int n_shards = 1; n_shards <= 2; n_shards++) {
+            assert_ok(checkpoint_write(c, n_shards, &err), &err);
+            assert_refused(c, &faults[i]);
+        }
+        checkpoint_close(c);
+    }
+}
+
+static void test_truncated(void **state)
+{
+    static const Fault fault = { "cut file", "llama", NULL, ERR_INPUT, { "model.safetensors", "cut short" } };
+    Error err = { 0 };
+    char path[512];
+    Checkpoint *c = open_checkpoint("tests/data/golden/llama");
+    assert_ok(checkpoint_write(c, 1, &err), &err);
+    snprintf(path, sizeof path, "%s/model.safetensors", c->dir);
+    assert_int_equal(truncate(path, 100000), 0);
+    assert_refused(c, &fault);
+    checkpoint_close(c);
+}
+
+static void test_no_model(void **state)
+{
+    Error err = { 0 };
+    Model *model = NULL;
+    ModelOptions options = options_of(DT_NONE);
+    assert_int_equal(model_open(&model, "/nowhere/at/all", backend, &options, &err), ERR_NOT_FOUND);
+    assert_non_null(strstr(err.text, "/nowhere/at/all"));
+}
+
+/* ---- memory ---- */
+
+/* Fails the first, second, third ... allocation of opening a model: one sentence each, nothing left behind. */
+static void test_no_memory(void **state)
+{
+    char dir[4096];
+    Error path_err = { 0 };
+    assert_ok(source_path(dir, sizeof dir, "tests/data/golden/qwen3_5", &path_err), &path_err);
+    ModelOptions options = options_of(DT_BF16);
+    size_t before = backend_bytes(backend);
+    int n_failed = 0;
+    for (int nth = 1;; nth++) {
+        Error err = { 0 };
+        Model *model = NULL;
+        mem_fail_at(nth);
+        Status s = model_open(&model, dir, backend, &options, &err);
+        mem_fail_at(0);
+        if (!s) {
+            model_close(model);
+            break;
+        }
+        if (s != ERR_NOMEM) fail_msg("allocation %d failed with status %d: %s", nth, s, err.text);
+        assert_null(model);
+        assert_int_equal(backend_bytes(backend), before);
+        n_failed++;
+    }
+    assert_int_equal(backend_bytes(backend), before);
+    print_message("%d allocations failed one by one\n", n_failed);
+    assert_true(n_failed > 50);
+}
+
+/* The plan is made from headers: it has to be what opening really takes. */
+static void test_needs(void **state)
+{
+    static const char *const models[] = { "tests/data/golden/llama_yarn", "models/nano-plain", "models/nano" };
+    for (int i = 0; i < COUNT(models); i++) {
+        char dir[4096];
+        Error err = { 0 };
+        ModelNeeds needs;
+        ModelConfig config;
+        Model *model = NULL;
+        ModelOptions options = options_of(i % 2 ? DT_F32 : DT_NONE);
+        assert_ok(source_path(dir, sizeof dir, models[i], &err), &err);
+        assert_ok(model_needs(dir, &options, &needs, &config, &err), &err);
+        size_t before = backend_bytes(backend);
+        assert_ok(model_open(&model, dir, backend, &options, &err), &err);
+        assert_int_equal(backend_bytes(backend) - before, needs.weight_bytes + needs.scratch_bytes);
+        assert_int_equal(model->info.weight_bytes, needs.weight_bytes);
+
+        CacheGroup groups[MAX_GROUPS] = { 0 };
+        int n = model->groups(model, groups);
+        assert_int_equal(n, needs.n_groups);
+        for (int g = 0; g < n; g++) {
+            assert_string_equal(groups[g].name, needs.groups[g].name);
+            assert_int_equal(groups[g].entry_bytes, needs.groups[g].entry_bytes);
+            assert_int_equal(groups[g].n_layers, needs.groups[g].n_layers);
+        }
+        model_close(model);
+    }
+}
+
+/* nano: 3,584 B of state ... the numbers of docs/spec/models.md 3.10 for its shape. */
+static void test_groups(void **state)
+{
+    char dir[4096];
+    Error err = { 0 };
+    ModelNeeds needs;
+    ModelOptions options = options_of(DT_NONE);
+    assert_ok(source_path(dir, sizeof dir, "models/nano", &err), &err);
+    assert_ok(model_needs(dir, &options, &needs, NULL, &err), &err);
+    assert_int_equal(needs.n_groups, 3);
+    assert_int_equal(needs.groups[0].entry_bytes, 2 * 2 * 64 * 2);       /* k and v, 2 heads of 64, bf16 */
+    assert_int_equal(needs.groups[0].n_layers, 2);
+    assert_int_equal(needs.groups[0].spare, 8);
+    assert_int_equal(needs.groups[1].entry_bytes, 8 * 32 * 32 * 4);      /* 8 value heads of 32 x 32 */
+    assert_int_equal(needs.groups[1].n_layers, 6);
+    assert_int_equal(needs.groups[2].entry_bytes, 3 * (2 * 4 * 32 + 8 * 32) * 4); /* 3 rows of 512 channels */
+}
+
+static void test_no_allocation_in_a_pass(void **state)
+{
+    char dir[4096];
+    Error err = { 0 };
+    Model *model = NULL;
+    BatchBuilder *b = NULL;
+    ModelOptions options = options_of(DT_NONE);
+    assert_ok(source_path(dir, sizeof dir, "models/nano", &err), &err);
+    assert_ok(model_open(&model, dir, backend, &options, &err), &err);
+    BuilderOptions sizes = { .n_slots = 2, .max_tokens = 64, .max_rows = N_IDS, .max_outputs = 4 };
+    assert_ok(builder_open(&b, model, &sizes, &err), &err);
+
+    static const int32_t text[] = { 5, 6, 7, 8 }, parents[] = { -1, 0, 0, 2 }, path[] = { 0, 2, 3 };
+    uint64_t before = mem_count();
+    for (int round = 0; round < 3; round++) {
+        builder_begin(b);
+        builder_want(b, builder_tree(b, 0, text, parents, 4), 4);
+        builder_line(b, 1, text, 4);
+        builder_forward(b);
+        builder_commit(b, 0, path, 3);
+    }
+    assert_int_equal(mem_count(), before);
+    builder_close(b);
+    model_close(model);
+}
+
+/* ---- dummy weights ---- */
+
+static Answer dummy_answer(const char *below, DType dtype, uint64_t seed)
+{
+    char dir[4096];
+    Error err = { 0 };
+    ModelOptions options = options_of(dtype);
+    options.load_format = LOAD_DUMMY;
+    options.dummy_seed = seed;
+    assert_ok(source_path(dir, sizeof dir, below, &err), &err);
+    return answer_at(dir, &options);
+}
+
+static void test_dummy(void **state)
+{
+    static const char *const models[] = { "tests/data/golden/llama_yarn", "models/nano" };
+    for (int i = 0; i < COUNT(models); i++) {
+        Answer a = dummy_answer(models[i], DT_BF16, 1), other = dummy_answer(models[i], DT_BF16, 2);
+        stream_use_workers(backend_stream(backend), 1);
+        Answer again = dummy_answer(models[i], DT_BF16, 1);
+        stream_use_workers(backend_stream(backend), backend_workers(backend));
+        assert_same_logits(&a, &again);
+        assert_int_equal(a.fingerprint, again.fingerprint);
+        assert_int_not_equal(a.fingerprint, other.fingerprint);
+        assert_memory_not_equal(a.logits, other.logits, (size_t)a.vocab * sizeof(float));
+
+        Answer wide = dummy_answer(models[i], DT_F32, 1); /* the same numbers in the other arithmetic */
+        assert_true(distance(a.logits, wide.logits, (size_t)a.vocab) < 0.2);
+        float largest = 0;
+        for (int32_t v = 0; v < a.vocab; v++) largest = fmaxf(largest, fabsf(wide.logits[v]));
+        assert_true(largest > 0.1f && largest < 100);
+    }
+}
+
+/* ---- fingerprint ---- */
+
+static void test_fingerprint(void **state)
+{
+    Checkpoint *c = open_checkpoint("tests/data/golden/llama");
+    Answer before = answer_written(c, 1, DT_BF16);
+    uint16_t *w = checkpoint_find(c, "model.layers.1.mlp.gate_proj.weight")->data;
+    w[77] ^= 1; /* one bit of one weight */
+    Answer after = answer_written(c, 1, DT_BF16);
+    assert_int_not_equal(before.fingerprint, after.fingerprint);
+    w[77] ^= 1;
+
+    Error err = { 0 };
+    ModelOptions options = options_of(DT_BF16);
+    options.sampler_version = 2;
+    assert_ok(checkpoint_write(c, 1, &err), &err);
+    Answer sampler = answer_at(c->dir, &options);
+    assert_int_not_equal(before.fingerprint, sampler.fingerprint);
+    stream_use_workers(backend_stream(backend), 1);
+    Answer same = answer_written(c, 1, DT_BF16);
+    stream_use_workers(backend_stream(backend), backend_workers(backend));
+    assert_int_equal(before.fingerprint, same.fingerprint);
+    checkpoint_close(c);
+}
+
+/* ---- progress ---- */
+
+typedef struct Seen {
+    uint64_t last, total;
+    int      n;
+    bool     is_monotone;
+} Seen;
+
+static void see(void *ctx, uint64_t done, uint64_t total)
+{
+    Seen *seen = ctx;
+    seen->is_monotone &= done >= seen->last && done <= total;
+    seen->last = done;
+    seen->total = total;
+    seen->n++;
+}
+
+static void test_progress(void **state)
+{
+    char dir[4096];
+    Error err = { 0 };
+    Seen seen = { .is_monotone = true };
+    ModelOptions options = options_of(DT_NONE);
+    options.progress = see;
+    options.progress_ctx = &seen;
+    assert_ok(source_path(dir, sizeof dir, "models/nano-plain", &err), &err);
+    answer_at(dir, &options);
+    assert_true(seen.n > 1 && seen.is_monotone);
+    assert_int_equal(seen.last, seen.total);
+}
+
+static int open_backend(void **state)
+{
+    Error err = { 0 };
+    numeric_mode_enter();
+    return backend_open_cpu(&backend, &(BackendOptions){ .n_workers = 2 }, &err);
+}
+
+static int close_backend(void **state)
+{
+    backend_close(backend);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shards),         cmocka_unit_test(test_stored_types),
+        cmocka_unit_test(test_names_of_vl_models), cmocka_unit_test(test_left_over_tensors),
+        cmocka_unit_test(test_attention_bias), cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_truncated),      cmocka_unit_test(test_no_model),
+        cmocka_unit_test(test_no_memory),      cmocka_unit_test(test_needs),
+        cmocka_unit_test(test_groups),         cmocka_unit_test(test_no_allocation_in_a_pass),
+        cmocka_unit_test(test_dummy),          cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_progress),
+    };
+    return cmocka_run_group_tests(tests, open_backend, close_backend);
+}
