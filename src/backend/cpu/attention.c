@@ -2,23 +2,15 @@
  *
  * Keys come in the order of their positions, cut into splits of ATTN_SPLIT at absolute positions. Every score
  * is kept until the largest of all splits is known, because each split's sums are scaled by it once. */
-#include "backend/cpu/cpu_impl.h"
+#include "backend/cpu/attention.h"
+
 #include "backend/cpu/kv.h"
 #include "backend/cpu/vectors.h"
 #include "base/fmath.h"
 
 #include <string.h>
 
-enum { MAX_HEAD_DIM = 512, MAX_KEYS = WORKER_SCRATCH_BYTES / (int)sizeof(float) };
-
-typedef struct AttentionJob {
-    Tensor         out, q;
-    KvView         view;
-    const Batch   *batch;
-    const int32_t *store;
-    float          scale;
-    Stream        *st;
-} AttentionJob;
+enum { MAX_KEYS = WORKER_SCRATCH_BYTES / (int)sizeof(float) };
 
 /* Store of the key at position j, as `row` sees it. */
 static int32_t key_store(const AttentionJob *job, const BatchSeq *seq, int32_t row, int32_t j)
@@ -38,7 +30,7 @@ static const float *widen(float *buffer, const void *entry, const KvView *view)
 static float score_keys(const AttentionJob *job, const BatchSeq *seq, int32_t row, int32_t kv_head, const float *q,
                         float *x, int32_t n_keys)
 {
-    float buffer[MAX_HEAD_DIM], largest = -F_INF;
+    float buffer[ATTN_MAX_HEAD_DIM], largest = -F_INF;
     for (int32_t j = 0; j < n_keys; j++) {
         const float *k = widen(buffer, kv_key(&job->view, key_store(job, seq, row, j), kv_head), &job->view);
         x[j] = lanes_dot(q, k, job->view.head_dim) * job->scale;
@@ -51,7 +43,7 @@ static float score_keys(const AttentionJob *job, const BatchSeq *seq, int32_t ro
 static float sum_split(const AttentionJob *job, const BatchSeq *seq, int32_t row, int32_t kv_head, const float *x,
                        int32_t first, int32_t end, float *o, float *m)
 {
-    float buffer[MAX_HEAD_DIM], lane[LANES] = { 0 };
+    float buffer[ATTN_MAX_HEAD_DIM], lane[LANES] = { 0 };
     *m = -F_INF;
     for (int32_t j = first; j < end; j++) *m = x[j] > *m ? x[j] : *m;
     memset(o, 0, (size_t)job->view.head_dim * sizeof *o);
@@ -71,7 +63,7 @@ static void attend(const AttentionJob *job, const BatchSeq *seq, int32_t row, in
     const float *q = tensor_f32(job->q, row) + head * job->q.stride[1];
     float *out = tensor_f32(job->out, row) + head * job->out.stride[1];
 
-    float largest = score_keys(job, seq, row, kv_head, q, x, n_keys), sum = 0, o[MAX_HEAD_DIM], m;
+    float largest = score_keys(job, seq, row, kv_head, q, x, n_keys), sum = 0, o[ATTN_MAX_HEAD_DIM], m;
     memset(out, 0, (size_t)view->head_dim * sizeof *out);
     for (int32_t first = 0; first < n_keys; first += ATTN_SPLIT) {
         int32_t end = first + ATTN_SPLIT < n_keys ? first + ATTN_SPLIT : n_keys;
@@ -94,22 +86,24 @@ static void attend_heads(void *arg, int64_t first, int64_t end, int worker)
     }
 }
 
-static void attention(Stream *st, Tensor out, Tensor q, KvView view, const Batch *batch, const int32_t *store,
-                      float scale)
+void attention_count(Stream *st, const Batch *batch)
 {
-    CHECK(view.head_dim <= MAX_HEAD_DIM);
+    for (int32_t s = 0; s < batch->n_seqs; s++)
+        if (batch_seq_is_real(&batch->seqs[s])) count_rows(st->counts.attention, batch->seqs[s].n_rows);
+}
+
+void cpu_scalar_attention(Stream *st, Tensor out, Tensor q, KvView view, const Batch *batch, const int32_t *store,
+                          float scale)
+{
+    CHECK(view.head_dim <= ATTN_MAX_HEAD_DIM);
+    for (int32_t s = 0; s < batch->n_seqs; s++) CHECK(batch->seqs[s].n_committed + batch->seqs[s].n_rows <= MAX_KEYS);
     AttentionJob job = { out, q, view, batch, store, scale, st };
-    for (int32_t s = 0; s < batch->n_seqs; s++) {
-        const BatchSeq *seq = &batch->seqs[s];
-        if (!batch_seq_is_real(seq)) continue;
-        count_rows(st->counts.attention, seq->n_rows);
-        CHECK(seq->n_committed + seq->n_rows <= MAX_KEYS);
-    }
+    attention_count(st, batch);
     stream_for(st, q.shape[1], 1, attend_heads, &job);
     FAULT_POINT("attention", tensor_rows(out, batch_real_rows(batch)), batch_real_rows(batch));
 }
 
 void cpu_scalar_add_attention(Ops *ops)
 {
-    ops->attention = attention;
+    ops->attention = cpu_scalar_attention;
 }

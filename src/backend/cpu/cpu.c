@@ -17,6 +17,8 @@ static void add_scalar(Ops *ops)
 static void add_variants(Ops *ops, unsigned features)
 {
     if (features & CPU_AVX512_BF16) cpu_avx512_add_linear(ops);
+    if (!(features & CPU_AVX512)) return;
+    cpu_avx512_add_attention(ops);
 }
 #else
 static void add_variants(Ops *ops, unsigned features)

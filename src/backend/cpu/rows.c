@@ -1,7 +1,7 @@
-/* Rows that only move: embedding look-up, residual add, rounding, gathering, writing to and moving in the
- * cache. No order of sums to keep, so nothing here is worth a second version except the widening loops, which
- * the compiler vectorises. */
-#include "backend/cpu/cpu_impl.h"
+/* Rows that only move: embedding look-up, rounding, gathering, writing to and moving in the cache. There are
+ * no sums here; the one loop worth a second version is rounding to bf16. */
+#include "backend/cpu/rows.h"
+
 #include "backend/cpu/kv.h"
 
 #include <string.h>
@@ -50,7 +50,8 @@ static void embed(Stream *st, Tensor out, const Weight *table, const Batch *batc
 
 typedef struct CopyJob {
     Tensor         out, x;
-    const int32_t *rows; /* NULL: row i of x */
+    const int32_t *rows; /* gather_rows only */
+    RoundFn        round;
 } CopyJob;
 
 static void round_some(void *arg, int64_t first, int64_t end, int worker)
@@ -63,14 +64,13 @@ static void round_some(void *arg, int64_t first, int64_t end, int worker)
             memcpy(tensor_f32(job->out, r), x, (size_t)d * sizeof *x);
             continue;
         }
-        uint16_t *out = tensor_bf16(job->out, r);
-        for (int64_t i = 0; i < d; i++) out[i] = f32_to_bf16(x[i]);
+        job->round(tensor_bf16(job->out, r), x, d);
     }
 }
 
-static void round_rows(Stream *st, Tensor out, Tensor x)
+void rows_round(Stream *st, Tensor out, Tensor x, RoundFn round)
 {
-    CopyJob job = { out, x, NULL };
+    CopyJob job = { out, x, NULL, round };
     stream_for(st, x.shape[0], rows_per_worker(x.shape[1] * 6), round_some, &job);
 }
 
@@ -85,7 +85,7 @@ static void gather_some(void *arg, int64_t first, int64_t end, int worker)
 
 static void gather_rows(Stream *st, Tensor out, Tensor x, const int32_t *rows, int n)
 {
-    CopyJob job = { out, x, rows };
+    CopyJob job = { .out = out, .x = x, .rows = rows };
     stream_for(st, n, rows_per_worker(x.shape[1] * 8), gather_some, &job);
 }
 
@@ -95,18 +95,16 @@ typedef struct KvJob {
     KvView         view;
     Tensor         k, v;
     const int32_t *store;
+    RoundFn        round;
     int32_t        slot, n;
     const int32_t *from, *to;
 } KvJob;
 
-static void write_entry(void *entry, DType dtype, const float *x, int64_t n)
+static void write_entry(const KvJob *job, void *entry, const float *x)
 {
-    if (dtype == DT_F32) {
-        memcpy(entry, x, (size_t)n * sizeof *x);
-        return;
-    }
-    uint16_t *out = entry;
-    for (int64_t i = 0; i < n; i++) out[i] = f32_to_bf16(x[i]);
+    int64_t n = job->view.head_dim;
+    if (job->view.dtype == DT_F32) memcpy(entry, x, (size_t)n * sizeof *x);
+    else job->round(entry, x, n);
 }
 
 static void store_heads(void *arg, int64_t first, int64_t end, int worker)
@@ -117,15 +115,15 @@ static void store_heads(void *arg, int64_t first, int64_t end, int worker)
         for (int64_t h = first; h < end; h++) {
             const float *k = tensor_f32(job->k, r) + h * job->k.stride[1];
             const float *v = tensor_f32(job->v, r) + h * job->v.stride[1];
-            write_entry(kv_key(view, job->store[r], (int32_t)h), view->dtype, k, view->head_dim);
-            write_entry(kv_value(view, job->store[r], (int32_t)h), view->dtype, v, view->head_dim);
+            write_entry(job, kv_key(view, job->store[r], (int32_t)h), k);
+            write_entry(job, kv_value(view, job->store[r], (int32_t)h), v);
         }
     }
 }
 
-static void kv_store(Stream *st, KvView view, Tensor k, Tensor v, const int32_t *store)
+void rows_kv_store(Stream *st, KvView view, Tensor k, Tensor v, const int32_t *store, RoundFn round)
 {
-    KvJob job = { .view = view, .k = k, .v = v, .store = store };
+    KvJob job = { .view = view, .k = k, .v = v, .store = store, .round = round };
     if (k.shape[0] > 0) stream_for(st, view.n_heads, rows_per_worker(k.shape[0] * view.head_dim * 12), store_heads, &job);
 }
 
@@ -148,6 +146,23 @@ static void kv_move(Stream *st, KvView view, int32_t slot, const int32_t *from, 
 {
     KvJob job = { .view = view, .slot = slot, .n = n, .from = from, .to = to };
     if (n > 0) stream_for(st, view.n_heads, rows_per_worker(n * kv_row_bytes(&view) * 4), move_heads, &job);
+}
+
+/* ---- the contract's rounding ---- */
+
+static void round_values(uint16_t *out, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) out[i] = f32_to_bf16(x[i]);
+}
+
+static void round_rows(Stream *st, Tensor out, Tensor x)
+{
+    rows_round(st, out, x, round_values);
+}
+
+static void kv_store(Stream *st, KvView view, Tensor k, Tensor v, const int32_t *store)
+{
+    rows_kv_store(st, view, k, v, store, round_values);
 }
 
 void cpu_scalar_add_rows(Ops *ops)

@@ -1,0 +1,481 @@
+/* Attention in 16 lanes: the bits of cpu/attention.c, with every key and value read once for many queries.
+ *
+ * The query heads that share a KV head, of neighbouring rows of one sequence, form a group. A group goes
+ * through the splits of its context:
+ *
+ *     scores of the committed keys, a tile at a time     shared by all queries of the group
+ *     scores of the keys on each row's own path          (uncertain rows)
+ *     softmax of the split, per query
+ *     weighted values: committed, then path              ascending positions
+ *
+ * and leaves one partial (m, l, o) a query and split; the partials are put together at the end, when the
+ * largest m is known. A work item is a group. When there are fewer groups than the workers need (one row and a
+ * long context), an item is some splits of a group and the partials meet in a second round.
+ *
+ * A key or value outside a query's own positions is never added, not even with weight zero: it may be NaN. */
+#include "backend/cpu/attention.h"
+#include "backend/cpu/kv.h"
+#include "backend/cpu/vectors.h"
+#include "backend/cpu/x86/attention_tiles_avx512.h"
+#include "backend/cpu/x86/fmath_avx512.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+enum {
+    GROUP_QUERIES = 48,          /* scores of a split: 48 x 2 KB, a tenth of the L2 cache */
+    MIN_QUERIES_BY_TILE = 5,     /* below, turning the keys costs more than it saves */
+    X_STRIDE = ATTN_SPLIT + 32,  /* a tile may write past the last key */
+    ITEMS_PER_WORKER = 4,
+    PARTIAL_HEAD = 16,           /* floats before o, to keep it aligned */
+    MIN_WORK_PER_WORKER = 1 << 16, /* multiplications that are worth waking a worker */
+};
+
+/* A worker's scratch: a tile of keys or values, the scores of one split, then room for partials. */
+enum {
+    TILE_FLOATS = TILE_KEYS * ATTN_MAX_HEAD_DIM,
+    SCORE_FLOATS = GROUP_QUERIES * X_STRIDE,
+    PARTIAL_FLOATS = WORKER_SCRATCH_BYTES / 4 - TILE_FLOATS - SCORE_FLOATS,
+};
+
+typedef struct Plan {
+    AttentionJob job;
+    int32_t heads_per_kv;
+    int32_t group_queries; /* queries of a group, at most */
+    int32_t n_splits;      /* of the longest context */
+    int32_t n_chunks;      /* items that a group's splits are cut into */
+    int64_t n_items;
+    int64_t partial_floats, partials_per_worker;
+    atomic_llong next_item;
+} Plan;
+
+/* Queries [first, first + n) of a sequence (row-major over its rows and the heads of one KV head). */
+typedef struct Group {
+    const BatchSeq *seq;
+    int32_t kv_head, first, n;
+    int64_t first_partial; /* of query `first`, split 0 */
+    float  *tile, *x;
+    const float *q[GROUP_QUERIES];
+    float       *out[GROUP_QUERIES];
+    int32_t      n_keys[GROUP_QUERIES]; /* positions a query sees */
+    const void  *entry[ATTN_SPLIT + TILE_KEYS]; /* of the split's shared positions: keys, later values */
+} Group;
+
+static float *partial_at(const Plan *plan, int64_t i)
+{
+    float *scratch = worker_scratch(plan->job.st, (int)(i / plan->partials_per_worker));
+    return scratch + TILE_FLOATS + SCORE_FLOATS + i % plan->partials_per_worker * plan->partial_floats;
+}
+
+static float *partial_of(const Plan *plan, const Group *g, int32_t query, int32_t split)
+{
+    return partial_at(plan, g->first_partial + (int64_t)query * plan->n_splits + split);
+}
+
+static int32_t row_of(const Plan *plan, const Group *g, int32_t query)
+{
+    return g->seq->first_row + (g->first + query) / plan->heads_per_kv;
+}
+
+/* ---- the keys of a group ---- */
+
+/* Positions that all of a sequence's rows read from committed entries; the rest lies on their paths. */
+static int32_t shared_keys(const Group *g)
+{
+    return g->seq->certain ? g->n_keys[g->n - 1] : g->seq->n_committed;
+}
+
+/* Entries of positions [first, first + n), as keys; the last one again to fill its tile. */
+static void list_keys(const Plan *plan, Group *g, int32_t first, int32_t n)
+{
+    const KvView *view = &plan->job.view;
+    int64_t row_bytes = kv_row_bytes(view);
+    int32_t j = 0;
+    while (j < n) {
+        int32_t in_block = view->block_size - (first + j) % view->block_size;
+        const char *at = kv_key(view, kv_store_at(view, g->seq->slot, first + j), g->kv_head);
+        for (int32_t i = 0; i < in_block && j < n; i++, j++) g->entry[j] = at + i * row_bytes;
+    }
+    for (; n > 0 && j % TILE_KEYS; j++) g->entry[j] = g->entry[n - 1];
+}
+
+/* The keys of depths [first, first + n) of a row's path; the last one again up to `room`. */
+static void list_path_keys(const Plan *plan, const Group *g, int32_t row, int32_t first, int32_t n, const void **key,
+                           int32_t room)
+{
+    const int32_t *path = plan->job.batch->path + (int64_t)row * MAX_DEPTH;
+    for (int32_t j = 0; j < n; j++) key[j] = kv_key(&plan->job.view, plan->job.store[path[first + j]], g->kv_head);
+    for (int32_t j = n; j < room; j++) key[j] = key[n - 1];
+}
+
+static void keys_to_values(const Plan *plan, const void **entry, int32_t n)
+{
+    const KvView *view = &plan->job.view;
+    int64_t distance = (int64_t)view->n_heads * view->block_size * kv_row_bytes(view);
+    for (int32_t j = 0; j < n; j++) entry[j] = (const char *)entry[j] + distance;
+}
+
+/* ---- scores ---- */
+
+static void score_list(const Plan *plan, const Group *g, int32_t first_query, int32_t end_query, int32_t at,
+                       const void *const key[16])
+{
+    const AttentionJob *job = &plan->job;
+    for (int32_t i = first_query; i < end_query; i += 4) {
+        float *x[4];
+        int32_t n = end_query - i < 4 ? end_query - i : 4;
+        for (int32_t u = 0; u < n; u++) x[u] = g->x + (i + u) * X_STRIDE + at;
+        scores_by_rows(x, g->q + i, n, key, job->view.head_dim, job->scale, job->view.dtype == DT_BF16);
+    }
+}
+
+static void score_tile(const Plan *plan, const Group *g, int32_t first_query, int32_t at, const void *const *key)
+{
+    const AttentionJob *job = &plan->job;
+    bool is_bf16 = job->view.dtype == DT_BF16;
+    turn_keys(g->tile, key, job->view.head_dim, is_bf16);
+    turn_keys(g->tile + 16, key + 16, job->view.head_dim, is_bf16);
+    for (int32_t i = first_query; i < g->n; i += BLOCK_QUERIES) {
+        float *x[BLOCK_QUERIES];
+        int32_t n = g->n - i < BLOCK_QUERIES ? g->n - i : BLOCK_QUERIES;
+        for (int32_t u = 0; u < n; u++) x[u] = g->x + (i + u) * X_STRIDE + at;
+        scores_by_tile(x, g->q + i, n, g->tile, job->view.head_dim, job->scale);
+    }
+}
+
+/* First query that sees position j: rows of a certain sequence see more and more. */
+static int32_t first_query_at(const Group *g, int32_t j)
+{
+    int32_t i = 0;
+    while (i < g->n && g->n_keys[i] <= j) i++;
+    return i;
+}
+
+/* Positions [start, start + n). */
+static void score_shared(const Plan *plan, const Group *g, int32_t start, int32_t n)
+{
+    for (int32_t t = 0; t < n; t += TILE_KEYS) {
+        int32_t first_query = first_query_at(g, start + t);
+        if (g->n - first_query >= MIN_QUERIES_BY_TILE) {
+            score_tile(plan, g, first_query, t, g->entry + t);
+        } else {
+            score_list(plan, g, first_query, g->n, t, g->entry + t);
+            if (n - t > 16) score_list(plan, g, first_query, g->n, t + 16, g->entry + t + 16);
+        }
+    }
+}
+
+/* Positions [first, end) of one row's path within a split; n_queries of the group belong to the row. */
+typedef struct PathPart {
+    int32_t row, first_query, n_queries;
+    int32_t first, end;
+} PathPart;
+
+/* Goes from row to row of the group: *part zeroed before the first call, false after the last row. */
+static bool next_path(const Plan *plan, const Group *g, int32_t start, int32_t end, PathPart *part)
+{
+    int32_t i = part->first_query + part->n_queries, n_committed = g->seq->n_committed;
+    if (g->seq->certain || i >= g->n) return false;
+    part->row = row_of(plan, g, i);
+    part->first_query = i;
+    while (i < g->n && row_of(plan, g, i) == part->row) i++;
+    part->n_queries = i - part->first_query;
+    part->first = start > n_committed ? start : n_committed;
+    part->end = end < g->n_keys[part->first_query] ? end : g->n_keys[part->first_query];
+    return true;
+}
+
+static void score_paths(const Plan *plan, const Group *g, int32_t start, int32_t end)
+{
+    const void *key[16];
+    for (PathPart part = { 0 }; next_path(plan, g, start, end, &part);) {
+        for (int32_t t = part.first; t < part.end; t += 16) {
+            int32_t n = part.end - t < 16 ? part.end - t : 16;
+            list_path_keys(plan, g, part.row, t - g->seq->n_committed, n, key, 16);
+            score_list(plan, g, part.first_query, part.first_query + part.n_queries, t - start, key);
+        }
+    }
+}
+
+/* ---- softmax of one split ---- */
+
+/* Scores become weights in place; m and l are left in the partial. */
+static void soften(float *x, int32_t n, float *partial)
+{
+    __m512 m = _mm512_set1_ps(-F_INF), l = _mm512_setzero_ps();
+    float lane[LANES];
+    for (int32_t j = 0; j < n; j += 16) {
+        __mmask16 valid = n - j >= 16 ? 0xffff : (__mmask16)((1u << (n - j)) - 1);
+        m = _mm512_mask_max_ps(m, valid, _mm512_loadu_ps(x + j), m); /* a NaN leaves m, as in the contract */
+    }
+    float largest = _mm512_reduce_max_ps(m);
+    for (int32_t j = 0; j < n; j += 16) {
+        __mmask16 valid = n - j >= 16 ? 0xffff : (__mmask16)((1u << (n - j)) - 1);
+        __m512 p = v_exp(_mm512_sub_ps(_mm512_loadu_ps(x + j), _mm512_set1_ps(largest)));
+        l = _mm512_mask_add_ps(l, valid, l, p);
+        _mm512_storeu_ps(x + j, p);
+    }
+    _mm512_storeu_ps(lane, l);
+    partial[0] = largest;
+    partial[1] = lanes_sum(lane);
+}
+
+/* ---- weighted values ---- */
+
+/* Values of positions [start + at, start + at + n), for all queries that see them. */
+static void add_shared_tile(const Plan *plan, const Group *g, int32_t split, int32_t at, int32_t n,
+                            const void *const *value, bool is_bf16)
+{
+    int32_t t = split * ATTN_SPLIT + at, dim = plan->job.view.head_dim;
+    for (int32_t i = first_query_at(g, t); i < g->n; i += BLOCK_QUERIES) {
+        float *o[BLOCK_QUERIES];
+        const float *p[BLOCK_QUERIES];
+        int32_t n_q = g->n - i < BLOCK_QUERIES ? g->n - i : BLOCK_QUERIES, common = n;
+        for (int32_t u = 0; u < n_q; u++) {
+            o[u] = partial_of(plan, g, i + u, split) + PARTIAL_HEAD;
+            p[u] = g->x + (i + u) * X_STRIDE + at;
+            common = g->n_keys[i + u] - t < common ? g->n_keys[i + u] - t : common;
+        }
+        add_values(o, p, n_q, value, common, dim, is_bf16);
+        for (int32_t u = 0; u < n_q; u++) { /* on the diagonal later rows see a few more */
+            int32_t more = (g->n_keys[i + u] - t < n ? g->n_keys[i + u] - t : n) - common;
+            const float *rest = p[u] + common;
+            if (more > 0) add_values(&o[u], &rest, 1, value + common, more, dim, is_bf16);
+        }
+    }
+}
+
+static void widen_values(float *tile, const void **value, int32_t n, int32_t dim)
+{
+    for (int32_t j = 0; j < n; j++) {
+        float *row = tile + (int64_t)j * dim;
+        for (int32_t d = 0; d < dim; d += 16) _mm512_store_ps(row + d, kv_load(value[j], d, true));
+        value[j] = row;
+    }
+}
+
+static void add_shared(const Plan *plan, Group *g, int32_t split, int32_t n)
+{
+    bool is_bf16 = plan->job.view.dtype == DT_BF16, is_widened = is_bf16 && g->n > BLOCK_QUERIES;
+    keys_to_values(plan, g->entry, n);
+    for (int32_t t = 0; t < n; t += TILE_KEYS) {
+        int32_t in_tile = n - t < TILE_KEYS ? n - t : TILE_KEYS;
+        if (is_widened) widen_values(g->tile, g->entry + t, in_tile, plan->job.view.head_dim);
+        add_shared_tile(plan, g, split, t, in_tile, g->entry + t, is_bf16 && !is_widened);
+    }
+}
+
+static void add_paths(const Plan *plan, const Group *g, int32_t split, int32_t start, int32_t end)
+{
+    const void *value[MAX_DEPTH];
+    for (PathPart part = { 0 }; next_path(plan, g, start, end, &part);) {
+        int32_t n = part.end - part.first;
+        if (n <= 0) continue;
+        list_path_keys(plan, g, part.row, part.first - g->seq->n_committed, n, value, n);
+        keys_to_values(plan, value, n);
+        for (int32_t i = 0; i < part.n_queries; i += BLOCK_QUERIES) {
+            float *o[BLOCK_QUERIES];
+            const float *p[BLOCK_QUERIES];
+            int32_t n_q = part.n_queries - i < BLOCK_QUERIES ? part.n_queries - i : BLOCK_QUERIES;
+            for (int32_t u = 0; u < n_q; u++) {
+                int32_t query = part.first_query + i + u;
+                o[u] = partial_of(plan, g, query, split) + PARTIAL_HEAD;
+                p[u] = g->x + query * X_STRIDE + part.first - start;
+            }
+            add_values(o, p, n_q, value, n, plan->job.view.head_dim, plan->job.view.dtype == DT_BF16);
+        }
+    }
+}
+
+/* ---- one split, all splits, the end ---- */
+
+static void run_split(const Plan *plan, Group *g, int32_t split)
+{
+    int32_t start = split * ATTN_SPLIT, end = start + ATTN_SPLIT;
+    int32_t n_shared = shared_keys(g) < end ? shared_keys(g) - start : ATTN_SPLIT;
+    list_keys(plan, g, start, n_shared);
+    score_shared(plan, g, start, n_shared);
+    score_paths(plan, g, start, end);
+    for (int32_t i = 0; i < g->n; i++) {
+        int32_t n = g->n_keys[i] - start < ATTN_SPLIT ? g->n_keys[i] - start : ATTN_SPLIT;
+        if (n <= 0) continue;
+        float *partial = partial_of(plan, g, i, split);
+        memset(partial + PARTIAL_HEAD, 0, (size_t)plan->job.view.head_dim * sizeof *partial);
+        soften(g->x + i * X_STRIDE, n, partial);
+    }
+    add_shared(plan, g, split, n_shared);
+    add_paths(plan, g, split, start, end);
+}
+
+static void combine_query(const Plan *plan, const Group *g, int32_t query)
+{
+    int32_t dim = plan->job.view.head_dim, n_splits = (g->n_keys[query] + ATTN_SPLIT - 1) / ATTN_SPLIT;
+    float largest = -F_INF, sum = 0, factor, *out = g->out[query];
+    for (int32_t s = 0; s < n_splits; s++) {
+        float m = partial_of(plan, g, query, s)[0];
+        largest = m > largest ? m : largest;
+    }
+    for (int32_t s = 0; s < n_splits; s++) {
+        const float *partial = partial_of(plan, g, query, s), *o = partial + PARTIAL_HEAD;
+        factor = f_exp(partial[0] - largest);
+        sum = fmaf(partial[1], factor, sum);
+        for (int32_t d = 0; d < dim; d += 16) {
+            __m512 before = s == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(out + d);
+            _mm512_storeu_ps(out + d, _mm512_fmadd_ps(_mm512_loadu_ps(o + d), _mm512_set1_ps(factor), before));
+        }
+    }
+    for (int32_t d = 0; d < dim; d += 16)
+        _mm512_storeu_ps(out + d, _mm512_div_ps(_mm512_loadu_ps(out + d), _mm512_set1_ps(sum)));
+}
+
+/* ---- items ---- */
+
+static int64_t queries_of(const Plan *plan, const BatchSeq *seq)
+{
+    return batch_seq_is_real(seq) ? (int64_t)seq->n_rows * plan->heads_per_kv : 0;
+}
+
+static int64_t groups_of(const Plan *plan, const BatchSeq *seq)
+{
+    return (queries_of(plan, seq) + plan->group_queries - 1) / plan->group_queries;
+}
+
+/* Finds an item's group. Items of a worker ascend, so the search goes on where it stopped. */
+typedef struct Cursor {
+    int32_t seq;
+    int64_t first_item, first_query; /* of that sequence, over all KV heads */
+} Cursor;
+
+static void find_group(const Plan *plan, Cursor *at, int64_t item, Group *g)
+{
+    const AttentionJob *job = &plan->job;
+    for (;; at->seq++) {
+        int64_t n = groups_of(plan, &job->batch->seqs[at->seq]) * job->view.n_heads;
+        if (item < at->first_item + n) break;
+        at->first_item += n;
+        at->first_query += queries_of(plan, &job->batch->seqs[at->seq]) * job->view.n_heads;
+    }
+    g->seq = &job->batch->seqs[at->seq];
+    int64_t n_groups = groups_of(plan, g->seq), n_queries = queries_of(plan, g->seq);
+    int64_t group = (item - at->first_item) % n_groups;
+    g->kv_head = (int32_t)((item - at->first_item) / n_groups);
+    g->first = (int32_t)(group * plan->group_queries);
+    g->n = (int32_t)(n_queries - g->first < plan->group_queries ? n_queries - g->first : plan->group_queries);
+    g->first_partial = (at->first_query + g->kv_head * n_queries + g->first) * plan->n_splits;
+    for (int32_t i = 0; i < g->n; i++) {
+        int32_t row = row_of(plan, g, i), head = g->kv_head * plan->heads_per_kv + (g->first + i) % plan->heads_per_kv;
+        g->q[i] = tensor_f32(job->q, row) + head * job->q.stride[1];
+        g->out[i] = tensor_f32(job->out, row) + head * job->out.stride[1];
+        g->n_keys[i] = job->batch->index[row] + 1;
+    }
+}
+
+static int32_t most_keys(const Group *g)
+{
+    int32_t most = 0;
+    for (int32_t i = 0; i < g->n; i++) most = g->n_keys[i] > most ? g->n_keys[i] : most;
+    return most;
+}
+
+static void run_items(void *arg, int worker, int n_workers)
+{
+    Plan *plan = arg;
+    Cursor cursor = { 0 };
+    Group g;
+    g.tile = worker_scratch(plan->job.st, worker);
+    g.x = g.tile + TILE_FLOATS;
+    for (;;) {
+        int64_t item = atomic_fetch_add(&plan->next_item, 1);
+        if (item >= plan->n_items) return;
+        find_group(plan, &cursor, item / plan->n_chunks, &g);
+        bool is_whole = plan->n_chunks == 1;
+        if (is_whole) g.first_partial = worker * plan->partials_per_worker;
+
+        int32_t n_splits = (most_keys(&g) + ATTN_SPLIT - 1) / ATTN_SPLIT;
+        Range range = worker_range(n_splits, (int)(item % plan->n_chunks), plan->n_chunks);
+        for (int64_t s = range.first; s < range.end; s++) run_split(plan, &g, (int32_t)s);
+        for (int32_t i = 0; is_whole && i < g.n; i++) combine_query(plan, &g, i);
+    }
+}
+
+static void combine_groups(void *arg, int64_t first, int64_t end, int worker)
+{
+    const Plan *plan = arg;
+    Cursor cursor = { 0 };
+    Group g;
+    for (int64_t group = first; group < end; group++) {
+        find_group(plan, &cursor, group, &g);
+        for (int32_t i = 0; i < g.n; i++) combine_query(plan, &g, i);
+    }
+}
+
+/* ---- the plan of one call: how many queries a group has and into how many items its splits are cut ---- */
+
+static int64_t count_groups(const Plan *plan)
+{
+    int64_t n = 0;
+    for (int32_t s = 0; s < plan->job.batch->n_seqs; s++)
+        n += groups_of(plan, &plan->job.batch->seqs[s]) * plan->job.view.n_heads;
+    return n;
+}
+
+/* Multiplications of the whole call, about; also finds the longest context. */
+static double measure(Plan *plan)
+{
+    double work = 0;
+    int32_t longest = 0;
+    for (int32_t s = 0; s < plan->job.batch->n_seqs; s++) {
+        const BatchSeq *seq = &plan->job.batch->seqs[s];
+        if (!batch_seq_is_real(seq)) continue;
+        int32_t n = seq->n_committed + seq->n_rows;
+        longest = n > longest ? n : longest;
+        work += (double)n * seq->n_rows * plan->job.q.shape[1] * plan->job.view.head_dim * 2;
+    }
+    plan->n_splits = (longest + ATTN_SPLIT - 1) / ATTN_SPLIT;
+    return work;
+}
+
+/* Returns the number of groups. */
+static int64_t cut(Plan *plan, int n_workers)
+{
+    plan->partial_floats = PARTIAL_HEAD + plan->job.view.head_dim;
+    plan->partials_per_worker = PARTIAL_FLOATS / plan->partial_floats;
+    int64_t fit = plan->partials_per_worker / plan->n_splits;
+    CHECK(fit >= 1);
+    plan->group_queries = (int32_t)(fit < GROUP_QUERIES ? fit : GROUP_QUERIES);
+    plan->n_chunks = 1;
+
+    int64_t n_groups = count_groups(plan), n_queries = 0;
+    for (int32_t s = 0; s < plan->job.batch->n_seqs; s++)
+        n_queries += queries_of(plan, &plan->job.batch->seqs[s]) * plan->job.view.n_heads;
+    bool has_room = n_queries * plan->n_splits <= plan->partials_per_worker * n_workers;
+    if (n_groups < (int64_t)ITEMS_PER_WORKER * n_workers && has_room) {
+        int64_t wanted = ((int64_t)ITEMS_PER_WORKER * n_workers + n_groups - 1) / n_groups;
+        plan->n_chunks = (int32_t)(wanted < plan->n_splits ? wanted : plan->n_splits);
+    }
+    plan->n_items = n_groups * plan->n_chunks;
+    return n_groups;
+}
+
+static void attention(Stream *st, Tensor out, Tensor q, KvView view, const Batch *batch, const int32_t *store,
+                      float scale)
+{
+    if (view.head_dim % 16 != 0 || view.head_dim > ATTN_MAX_HEAD_DIM) {
+        cpu_scalar_attention(st, out, q, view, batch, store, scale);
+        return;
+    }
+    Plan plan = { .job = { out, q, view, batch, store, scale, st }, .heads_per_kv = (int32_t)(q.shape[1] / view.n_heads) };
+    attention_count(st, batch);
+    double share = measure(&plan) / MIN_WORK_PER_WORKER;
+    if (plan.n_splits == 0) return;
+    int n_workers = share < st->n_in_use ? (int)share + 1 : st->n_in_use;
+    int64_t n_groups = cut(&plan, n_workers);
+    stream_parallel_n(st, n_workers, run_items, &plan);
+    if (plan.n_chunks > 1) stream_for(st, n_groups, 1, combine_groups, &plan);
+    FAULT_POINT("attention", tensor_rows(out, batch_real_rows(batch)), batch_real_rows(batch));
+}
+
+void cpu_avx512_add_attention(Ops *ops)
+{
+    ops->attention = attention;
+}

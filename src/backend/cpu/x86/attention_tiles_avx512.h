@@ -1,0 +1,248 @@
+/* Inner loops of attention in 16 lanes: scores of some keys for some queries, and sums of weighted values.
+ *
+ * Scores come in two shapes with the same bits (16 accumulators a dot product, then the binary tree):
+ *   by rows    lanes are 16 values of one key; 16 dot products are folded together at the end. For few
+ *              queries: keys are read as they lie.
+ *   by tiles   lanes are 16 keys, accumulators come one after the other; keys are turned to [dim][TILE_KEYS]
+ *              first. For many queries: no shuffles, and a key is widened once for all of them.
+ * Lists of keys and values are pointers, so positions and tree paths are the same to these loops. */
+#pragma once
+
+#include "backend/cpu/cpu_impl.h"
+
+#include <immintrin.h>
+
+enum {
+    TILE_KEYS = 32,
+    BLOCK_QUERIES = 6, /* 6 x 2 accumulators of scores, 6 x 4 of outputs: what the registers hold */
+};
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* 16 values of a cache row, widened. */
+ALWAYS_INLINE __m512 kv_load(const void *row, int64_t d, bool is_bf16)
+{
+    if (!is_bf16) return _mm512_loadu_ps((const float *)row + d);
+    __m256i half = _mm256_loadu_si256((const __m256i *)((const uint16_t *)row + d));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+/* Lane sums of 16 vectors: lane k of the result is the binary tree over v[k]. Each step halves the number of
+ * lanes a sum still has and so the number of vectors. */
+ALWAYS_INLINE __m512 lane_sums(const __m512 v[16])
+{
+    __m512 w8[8], w4[4], w2[2];
+    for (int i = 0; i < 8; i++) { /* sums i and i + 8: two of 8 lanes */
+        __m512 low = _mm512_shuffle_f32x4(v[i], v[i + 8], 0x44), high = _mm512_shuffle_f32x4(v[i], v[i + 8], 0xee);
+        w8[i] = _mm512_add_ps(low, high);
+    }
+    for (int i = 0; i < 4; i++) { /* i, i + 8, i + 4, i + 12: four of 4 lanes */
+        __m512 low = _mm512_shuffle_f32x4(w8[i], w8[i + 4], 0x88), high = _mm512_shuffle_f32x4(w8[i], w8[i + 4], 0xdd);
+        w4[i] = _mm512_add_ps(low, high);
+    }
+    for (int i = 0; i < 2; i++) {
+        __m512d a = _mm512_castps_pd(w4[i]), b = _mm512_castps_pd(w4[i + 2]);
+        w2[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+    __m512 sums = _mm512_add_ps(_mm512_shuffle_ps(w2[0], w2[1], 0x88), _mm512_shuffle_ps(w2[0], w2[1], 0xdd));
+    /* A block of four lanes now holds sums b, b + 2, b + 1, b + 3 for b = 0, 8, 4, 12. */
+    const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+    return _mm512_permutexvar_ps(order, sums);
+}
+
+/* ---- scores by rows ---- */
+
+/* x[i][0 .. 16) = scaled q[i] . key[0 .. 16) for n_q <= 4 queries. */
+ALWAYS_INLINE void scores_by_rows_n(float *const x[], const float *const q[], const void *const key[16], int32_t dim,
+                                    float scale, bool is_bf16, const int n_q)
+{
+    enum { KEYS = 4 }; /* at a time: 4 x 4 accumulators hide the latency of fma */
+    __m512 sum[4][16];
+    for (int k = 0; k < 16; k += KEYS) {
+        __m512 acc[4][KEYS];
+        for (int i = 0; i < n_q; i++)
+            for (int u = 0; u < KEYS; u++) acc[i][u] = _mm512_setzero_ps();
+        for (int64_t d = 0; d < dim; d += 16) {
+            __m512 row[KEYS];
+            for (int u = 0; u < KEYS; u++) row[u] = kv_load(key[k + u], d, is_bf16);
+            for (int i = 0; i < n_q; i++) {
+                __m512 query = _mm512_loadu_ps(q[i] + d);
+                for (int u = 0; u < KEYS; u++) acc[i][u] = _mm512_fmadd_ps(query, row[u], acc[i][u]);
+            }
+        }
+        for (int i = 0; i < n_q; i++)
+            for (int u = 0; u < KEYS; u++) sum[i][k + u] = acc[i][u];
+    }
+    for (int i = 0; i < n_q; i++) _mm512_storeu_ps(x[i], _mm512_mul_ps(lane_sums(sum[i]), _mm512_set1_ps(scale)));
+}
+
+static inline void scores_by_rows(float *const x[], const float *const q[], int n_q, const void *const key[16],
+                                  int32_t dim, float scale, bool is_bf16)
+{
+    if (is_bf16) {
+        switch (n_q) {
+        case 1: scores_by_rows_n(x, q, key, dim, scale, true, 1); break;
+        case 2: scores_by_rows_n(x, q, key, dim, scale, true, 2); break;
+        case 3: scores_by_rows_n(x, q, key, dim, scale, true, 3); break;
+        default: scores_by_rows_n(x, q, key, dim, scale, true, 4);
+        }
+    } else {
+        switch (n_q) {
+        case 1: scores_by_rows_n(x, q, key, dim, scale, false, 1); break;
+        case 2: scores_by_rows_n(x, q, key, dim, scale, false, 2); break;
+        case 3: scores_by_rows_n(x, q, key, dim, scale, false, 3); break;
+        default: scores_by_rows_n(x, q, key, dim, scale, false, 4);
+        }
+    }
+}
+
+/* ---- scores by tiles ---- */
+
+/* Transposes 16 x 16 32-bit items. */
+ALWAYS_INLINE void transpose_16(__m512i r[16])
+{
+    __m512i a[16], b[16];
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        a[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+        b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+        b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+        b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+    }
+    /* b[4 g + c] holds, in its 128-bit parts, columns c, c + 4, c + 8, c + 12 of rows 4 g .. 4 g + 3. */
+    for (int c = 0; c < 4; c++) {
+        __m512i even01 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0x88), odd01 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0xdd);
+        __m512i even23 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0x88);
+        __m512i odd23 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0xdd);
+        r[c] = _mm512_shuffle_i32x4(even01, even23, 0x88);
+        r[c + 8] = _mm512_shuffle_i32x4(even01, even23, 0xdd);
+        r[c + 4] = _mm512_shuffle_i32x4(odd01, odd23, 0x88);
+        r[c + 12] = _mm512_shuffle_i32x4(odd01, odd23, 0xdd);
+    }
+}
+
+/* tile[d * TILE_KEYS + j] = key[j][d] for 16 keys. bf16 goes in pairs of d: half the shuffles. */
+static inline void turn_keys(float *tile, const void *const key[16], int32_t dim, bool is_bf16)
+{
+    __m512i r[16];
+    const int step = is_bf16 ? 32 : 16;
+    for (int32_t d = 0; d < dim; d += step) {
+        bool is_half = is_bf16 && dim - d < 32;
+        for (int k = 0; k < 16; k++) {
+            const char *at = (const char *)key[k] + (size_t)d * (is_bf16 ? 2 : 4);
+            r[k] = is_half ? _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *)at)) : _mm512_loadu_si512(at);
+        }
+        transpose_16(r);
+        for (int c = 0; c < (is_half ? 8 : 16); c++) {
+            float *out = tile + (int64_t)(is_bf16 ? d + 2 * c : d + c) * TILE_KEYS;
+            if (!is_bf16) {
+                _mm512_store_si512(out, r[c]);
+                continue;
+            }
+            _mm512_store_si512(out, _mm512_slli_epi32(r[c], 16));
+            _mm512_store_si512(out + TILE_KEYS, _mm512_and_si512(r[c], _mm512_set1_epi32((int)0xffff0000u)));
+        }
+    }
+}
+
+/* x[i][0 .. 32) = scaled q[i] . keys of the tile. Accumulators are visited in the order in which the tree adds
+ * them (bits of n reversed: 0, 8, 4, 12, 2 ...), so that at most four wait on the stack. */
+ALWAYS_INLINE void scores_by_tile_n(float *const x[], const float *const q[], const float *tile, int32_t dim,
+                                    float scale, const int n_q)
+{
+    __m512 stack[4][BLOCK_QUERIES][2];
+    for (int n = 0; n < 16; n++) {
+        int lane = (n & 1) << 3 | (n & 2) << 1 | (n & 4) >> 1 | n >> 3;
+        __m512 acc[BLOCK_QUERIES][2];
+        for (int i = 0; i < n_q; i++) acc[i][0] = acc[i][1] = _mm512_setzero_ps();
+        for (int64_t d = lane; d < dim; d += 16) {
+            __m512 k0 = _mm512_load_ps(tile + d * TILE_KEYS), k1 = _mm512_load_ps(tile + d * TILE_KEYS + 16);
+            for (int i = 0; i < n_q; i++) {
+                __m512 query = _mm512_set1_ps(q[i][d]);
+                acc[i][0] = _mm512_fmadd_ps(query, k0, acc[i][0]);
+                acc[i][1] = _mm512_fmadd_ps(query, k1, acc[i][1]);
+            }
+        }
+        int level = 0;
+        for (; n >> level & 1; level++)
+            for (int i = 0; i < n_q; i++)
+                for (int h = 0; h < 2; h++) acc[i][h] = _mm512_add_ps(stack[level][i][h], acc[i][h]);
+        if (level == 4) { /* n = 15: everything is added */
+            for (int i = 0; i < n_q; i++)
+                for (int h = 0; h < 2; h++)
+                    _mm512_storeu_ps(x[i] + 16 * h, _mm512_mul_ps(acc[i][h], _mm512_set1_ps(scale)));
+            return;
+        }
+        for (int i = 0; i < n_q; i++)
+            for (int h = 0; h < 2; h++) stack[level][i][h] = acc[i][h];
+    }
+}
+
+static inline void scores_by_tile(float *const x[], const float *const q[], int n_q, const float *tile, int32_t dim,
+                                  float scale)
+{
+    switch (n_q) {
+    case 1: scores_by_tile_n(x, q, tile, dim, scale, 1); break;
+    case 2: scores_by_tile_n(x, q, tile, dim, scale, 2); break;
+    case 3: scores_by_tile_n(x, q, tile, dim, scale, 3); break;
+    case 4: scores_by_tile_n(x, q, tile, dim, scale, 4); break;
+    case 5: scores_by_tile_n(x, q, tile, dim, scale, 5); break;
+    default: scores_by_tile_n(x, q, tile, dim, scale, 6);
+    }
+}
+
+/* ---- weighted sums ---- */
+
+/* o[i][d .. d + 16 n_v) += p[i][j] * value[j], j ascending. */
+ALWAYS_INLINE void add_values_n(float *const o[], const float *const p[], const void *const value[], int32_t n_keys,
+                                int64_t d, bool is_bf16, const int n_q, const int n_v)
+{
+    __m512 acc[BLOCK_QUERIES][8];
+    for (int i = 0; i < n_q; i++)
+        for (int c = 0; c < n_v; c++) acc[i][c] = _mm512_loadu_ps(o[i] + d + 16 * c);
+    for (int32_t j = 0; j < n_keys; j++) {
+        __m512 weight[BLOCK_QUERIES];
+        for (int i = 0; i < n_q; i++) weight[i] = _mm512_set1_ps(p[i][j]);
+        for (int c = 0; c < n_v; c++) {
+            __m512 v = kv_load(value[j], d + 16 * c, is_bf16);
+            for (int i = 0; i < n_q; i++) acc[i][c] = _mm512_fmadd_ps(weight[i], v, acc[i][c]);
+        }
+    }
+    for (int i = 0; i < n_q; i++)
+        for (int c = 0; c < n_v; c++) _mm512_storeu_ps(o[i] + d + 16 * c, acc[i][c]);
+}
+
+ALWAYS_INLINE void add_values_q(float *const o[], const float *const p[], const void *const value[], int32_t n_keys,
+                                int32_t dim, bool is_bf16, const int n_q)
+{
+    int32_t d = 0;
+    if (n_q <= 3)
+        for (; d + 128 <= dim; d += 128) add_values_n(o, p, value, n_keys, d, is_bf16, n_q, 8);
+    for (; d + 64 <= dim; d += 64) add_values_n(o, p, value, n_keys, d, is_bf16, n_q, 4);
+    for (; d + 32 <= dim; d += 32) add_values_n(o, p, value, n_keys, d, is_bf16, n_q, 2);
+    for (; d < dim; d += 16) add_values_n(o, p, value, n_keys, d, is_bf16, n_q, 1);
+}
+
+ALWAYS_INLINE void add_values_typed(float *const o[], const float *const p[], int n_q, const void *const value[],
+                                    int32_t n_keys, int32_t dim, bool is_bf16)
+{
+    switch (n_q) {
+    case 1: add_values_q(o, p, value, n_keys, dim, is_bf16, 1); break;
+    case 2: add_values_q(o, p, value, n_keys, dim, is_bf16, 2); break;
+    case 3: add_values_q(o, p, value, n_keys, dim, is_bf16, 3); break;
+    case 4: add_values_q(o, p, value, n_keys, dim, is_bf16, 4); break;
+    case 5: add_values_q(o, p, value, n_keys, dim, is_bf16, 5); break;
+    default: add_values_q(o, p, value, n_keys, dim, is_bf16, 6);
+    }
+}
+
+/* o[i] += p[i][j] * value[j] for n_q <= BLOCK_QUERIES queries and n_keys values, j ascending. */
+static inline void add_values(float *const o[], const float *const p[], int n_q, const void *const value[],
+                              int32_t n_keys, int32_t dim, bool is_bf16)
+{
+    if (is_bf16) add_values_typed(o, p, n_q, value, n_keys, dim, true);
+    else add_values_typed(o, p, n_q, value, n_keys, dim, false);
+}
