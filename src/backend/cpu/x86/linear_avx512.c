@@ -5,7 +5,7 @@
  * outputs are worked on at once:
  *
  *     for a group of P panels                      P streams of weights, each read from memory once
- *       for a block of K (never across a part)     P x BLOCK_BYTES of weights now sit in L1
+ *       for a block of K (never across a part)     P x 4 KB of weights now sit in L1
  *         for all blocks of R rows                 R x P accumulators, R broadcasts and P loads a step
  *           tile: load accumulators, add the block's inputs, store them
  *
@@ -16,17 +16,10 @@
 
 #include <immintrin.h>
 
-#ifdef TUNE
-static int BLOCK_WORDS, TILE_ROWS, GROUP_PANELS;
-enum { MAX_R = 8, MAX_P = 4, MAX_ROWS = 128 };
-#else
 enum {
-    MAX_R = 8, MAX_P = 4, TILE_ROWS = 6, GROUP_PANELS = 4,
-    BLOCK_WORDS = 128,         /* words of K in a block; 64 bytes each in a panel */
-    MAX_ROWS = 128,            /* rows packed at once */
-};
-#endif
-enum {
+    MAX_R = 8, MAX_P = 2,      /* 16 accumulators hide the latency of the dot; 8 x 3 and 6 x 4 measured no faster */
+    BLOCK_WORDS = 64,          /* of K, 64 bytes each in a panel: weights, inputs and sums of a block stay in L1 */
+    MAX_ROWS = 128,            /* packed at once */
     MAX_PENDING = 4,           /* 1 + log2(MAX_K_PARTS) */
     ACC_BYTES = MAX_PENDING * MAX_ROWS * MAX_P * WEIGHT_PANEL * sizeof(float),
     PACK_BYTES = WORKER_SCRATCH_BYTES - ACC_BYTES,
@@ -38,7 +31,7 @@ enum {
 typedef struct Tile {
     const uint32_t *x;          /* [n_words][R] packed */
     const uint32_t *panels;     /* word 0 of the block in panel 0; the others panel_words apart */
-    const uint32_t *next;       /* the block that will be wanted next, laid out likewise; NULL: do not ask */
+    const uint32_t *next;       /* the block that will be wanted next, laid out likewise */
     int64_t         panel_words, n_words;
     float          *acc;        /* [R][P][16] */
     bool            is_first;   /* of its part: sums start at 0 */
@@ -56,9 +49,10 @@ static inline __attribute__((always_inline)) __m512 add_word(bool is_bf16, __m51
 static inline __attribute__((always_inline)) void tile(const Tile *t, int R, int P, bool is_bf16, bool asks)
 {
     __m512 acc[MAX_R][MAX_P];
+    float *saved = t->acc;
     UNROLL for (int r = 0; r < R; r++) {
         UNROLL for (int p = 0; p < P; p++) {
-            acc[r][p] = t->is_first ? _mm512_setzero_ps() : _mm512_load_ps(t->acc + (r * P + p) * WEIGHT_PANEL);
+            acc[r][p] = t->is_first ? _mm512_setzero_ps() : _mm512_load_ps(saved + (r * P + p) * WEIGHT_PANEL);
         }
     }
     const uint32_t *x = t->x, *w = t->panels, *next = t->next;
@@ -75,7 +69,7 @@ static inline __attribute__((always_inline)) void tile(const Tile *t, int R, int
         }
     }
     UNROLL for (int r = 0; r < R; r++) {
-        UNROLL for (int p = 0; p < P; p++) _mm512_store_ps(t->acc + (r * P + p) * WEIGHT_PANEL, acc[r][p]);
+        UNROLL for (int p = 0; p < P; p++) _mm512_store_ps(saved + (r * P + p) * WEIGHT_PANEL, acc[r][p]);
     }
 }
 
@@ -85,11 +79,12 @@ static inline __attribute__((always_inline)) void tile(const Tile *t, int R, int
     static void bf16_##R##x##P##_asks(const Tile *t) { tile(t, R, P, true, true); }                \
     static void f32_##R##x##P(const Tile *t) { tile(t, R, P, false, false); }                      \
     static void f32_##R##x##P##_asks(const Tile *t) { tile(t, R, P, false, true); }
-#define TILES_OF(R) TILE(R, 1) TILE(R, 2) TILE(R, 3) TILE(R, 4)
-TILES_OF(1) TILES_OF(2) TILES_OF(3) TILES_OF(4) TILES_OF(5) TILES_OF(6) TILES_OF(7) TILES_OF(8)
+#define TILES(P) TILE(1, P) TILE(2, P) TILE(3, P) TILE(4, P) TILE(5, P) TILE(6, P) TILE(7, P) TILE(8, P)
+TILES(1)
+TILES(2)
 
-#define ENTRY(T, R, P)    { T##_##R##x##P, T##_##R##x##P##_asks }
-#define ENTRIES_OF(T, R)  { ENTRY(T, R, 1), ENTRY(T, R, 2), ENTRY(T, R, 3), ENTRY(T, R, 4) }
+#define ENTRIES_OF(T, R)                                                                           \
+    { { T##_##R##x1, T##_##R##x1_asks }, { T##_##R##x2, T##_##R##x2_asks } }
 #define ENTRIES(T)                                                                                 \
     { ENTRIES_OF(T, 1), ENTRIES_OF(T, 2), ENTRIES_OF(T, 3), ENTRIES_OF(T, 4),                      \
       ENTRIES_OF(T, 5), ENTRIES_OF(T, 6), ENTRIES_OF(T, 7), ENTRIES_OF(T, 8) }
@@ -199,7 +194,7 @@ static void span_rows(const LinearSpan *span, const Rows *rows, int64_t first_ro
     const Weight *w = span->job->weight;
     Group g = { .weight = w, .n_words = weight_words(w) };
     for (int64_t panel = span->first; panel < span->end; panel += g.P) {
-        g.P = (int)(span->end - panel < GROUP_PANELS ? span->end - panel : GROUP_PANELS);
+        g.P = (int)(span->end - panel < MAX_P ? span->end - panel : MAX_P);
         g.panels = (const uint32_t *)w->data + panel * g.n_words * WEIGHT_PANEL;
         g.next = panel + 2 * g.P <= span->end ? g.panels + g.P * g.n_words * WEIGHT_PANEL : g.panels;
         group_sums(&g, rows, acc);
@@ -215,7 +210,7 @@ static void avx512_spans(const LinearSpan *spans, int n_spans, Tensor x, void *s
     if (max_rows > MAX_ROWS) max_rows = MAX_ROWS;
     for (int64_t first = 0; first < x.shape[0]; first += rows.n) {
         rows.n = x.shape[0] - first < max_rows ? x.shape[0] - first : max_rows;
-        int64_t n_blocks = (rows.n + TILE_ROWS - 1) / TILE_ROWS;
+        int64_t n_blocks = (rows.n + MAX_R - 1) / MAX_R;
         rows.block = (int)((rows.n + n_blocks - 1) / n_blocks);
         rows.x = x;
         rows.x.data = (char *)x.data + (size_t)(first * x.stride[0]) * dtype_bytes(x.dtype);
