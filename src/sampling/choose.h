@@ -44,7 +44,7 @@ typedef struct SampleParams {
     const LogitBias *bias;      /* borrowed as long as the params are used */
 } SampleParams;
 
-/* Ranges of all fields, err->param naming the one at fault. */
+/* Ranges of all fields, err->param naming the one at fault (n_logprobs as top_logprobs). */
 Status sample_params_check(const SampleParams *p, int32_t vocab_size, Error *err);
 
 /* The tokens a row has behind it. `output` are committed generated ones, `path` the tentative ones of its own
@@ -66,9 +66,11 @@ typedef struct RowRule {
 
 typedef struct Choice {
     int32_t token;                            /* -1: not finite, see is_finite */
-    bool    is_finite;                        /* false: a NaN or +inf among the logits; nothing else is set */
-    float   logprob;                          /* of token; set when n_logprobs >= 0 */
-    int32_t n_top;                            /* alternatives, most likely first, ties to the lower id */
+    bool    is_finite;                        /* false: a NaN or +inf among the logits (padding too), or nothing left
+                                               * above -inf after the masks; nothing else is set */
+    float   logprob;                          /* of token; set when n_logprobs >= 0. A forced token has 0: it is certain */
+    int32_t n_top;                            /* the most likely ids (the chosen one may be among them), most likely
+                                               * first, ties to the lower id; fewer when fewer are unmasked */
     int32_t top_id[MAX_TOP_LOGPROBS];
     float   top_logprob[MAX_TOP_LOGPROBS];
 } Choice;
