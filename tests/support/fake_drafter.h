@@ -1,0 +1,23 @@
+/* A drafter for tests: random trees over the fake model's vocabulary that hold the true next tokens now and then, and,
+ * when asked, everything a bad drafter might do. It keeps a cache group of its own and checks what the engine tells it. */
+#pragma once
+
+#include "speculation/drafter.h"
+#include "support/fake_model.h"
+
+typedef struct FakeDrafterOptions {
+    FakeModelOptions model;
+    uint64_t         seed;
+    double           p_true;  /* chance that a node's token is the one that will be chosen */
+    double           p_fail;  /* chance that a whole draft call returns an error */
+    double           p_broken; /* chance that a job's tree is no proper tree */
+    bool             chain;
+    bool             wants_features; /* two taps and the last hidden state, checked in observe */
+} FakeDrafterOptions;
+
+Status fake_drafter_open(Drafter **out, const FakeDrafterOptions *options, Error *err);
+
+typedef struct FakeDrafterCounts {
+    uint64_t jobs, failed_calls, broken_trees, nodes, observed;
+} FakeDrafterCounts;
+FakeDrafterCounts fake_drafter_counts(const Drafter *d);
