@@ -12,7 +12,7 @@
 enum { SERVER_MAX_NAMES = 16, SERVER_MAX_KEYS = 256 };
 
 typedef struct ServerLimits { /* 0 = the default in brackets */
-    int64_t max_body_bytes;    /* of one request: more is a 413 [16 MB] */
+    int64_t max_body_bytes;    /* of one request: more is a 413 [8 MB] */
     int32_t max_header_bytes;  /* of one request: more is a 400 [32 KB] */
     int32_t max_connections;   /* more wait in the listen backlog [4096, at most what RLIMIT_NOFILE leaves] */
     int32_t max_requests;      /* being read, waiting or running: more is a 429 [512] */
