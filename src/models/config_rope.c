@@ -9,6 +9,17 @@
 
 static const double PI = 3.14159265358979323846;
 
+/* YaRN's two limits, in turns over the original context. */
+static double beta_fast(const RopeConfig *p)
+{
+    return p->beta_fast > 0 ? p->beta_fast : 32;
+}
+
+static double beta_slow(const RopeConfig *p)
+{
+    return p->beta_slow > 0 ? p->beta_slow : 1;
+}
+
 /* --- reading -------------------------------------------------------------------------------------------------- */
 
 static RopeType read_type(ConfigReader *r, const json_t *rope)
@@ -64,6 +75,7 @@ static void read_scaling(ConfigReader *r, const json_t *rope, ModelConfig *c)
         p->mscale = config_double(r, rope, "mscale", 0, 1e3, 0);
         p->mscale_all_dim = config_double(r, rope, "mscale_all_dim", 0, 1e3, 0);
         p->truncate = config_bool(r, rope, "truncate", true);
+        if (beta_fast(p) < beta_slow(p)) config_fail(r, ERR_INPUT, "yarn rope needs beta_slow below beta_fast");
     }
 }
 
@@ -162,8 +174,8 @@ static double pair_of(const ModelConfig *c, double turns)
 static Ramp yarn_ramp(const ModelConfig *c)
 {
     const RopeConfig *p = &c->rope;
-    double low = pair_of(c, p->beta_fast > 0 ? p->beta_fast : 32);
-    double high = pair_of(c, p->beta_slow > 0 ? p->beta_slow : 1);
+    double low = pair_of(c, beta_fast(p));
+    double high = pair_of(c, beta_slow(p));
     if (p->truncate) {
         low = floor(low);
         high = ceil(high);

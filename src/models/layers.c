@@ -29,7 +29,8 @@ void decoder_declare_attention(Decoder *d, AttentionWeights *w)
 {
     const ModelConfig *c = &d->config;
     WeightList *list = &d->weights;
-    int64_t hidden = c->hidden_size, n_q = (int64_t)c->n_heads * c->head_dim, n_kv = (int64_t)c->n_kv_heads * c->head_dim;
+    int64_t hidden = c->hidden_size;
+    int64_t n_q = (int64_t)c->n_heads * c->head_dim, n_kv = (int64_t)c->n_kv_heads * c->head_dim;
     int64_t n_q_out = c->attn_output_gate ? 2 * n_q : n_q;
 
     weights_vector(list, &w->norm, decoder_norm_use(d), hidden, "input_layernorm.weight");

@@ -218,8 +218,8 @@ static Status store_vector(const WeightItem *item, const void *source, DType dty
         if (item->use == VECTOR_NORM_PLUS_ONE) out[i] = 1.0f + stored;
         if (item->use == VECTOR_NEG_EXP) out[i] = -f_exp(stored);
         if (!isfinite(stored) || !isfinite(out[i]))
-            return error_set(err, ERR_INPUT, "tensor %s holds %g at index %lld, which leaves no finite weight", item->name,
-                             stored, (long long)i);
+            return error_set(err, ERR_INPUT, "tensor %s holds %g at index %lld, which leaves no finite weight",
+                             item->name, stored, (long long)i);
     }
     return OK;
 }
@@ -249,7 +249,8 @@ static void run_tasks(void *arg, int worker, int n_workers)
         if (run_task(l, &l->tasks[i], w)) atomic_store(&l->failed, true);
         uint64_t bytes = (uint64_t)l->tasks[i].n * l->tasks[i].row_bytes;
         uint64_t done = atomic_fetch_add(&l->done_bytes, bytes) + bytes;
-        if (worker == 0 && l->options->progress) l->options->progress(l->options->progress_ctx, done, l->total_bytes);
+        if (worker == 0 && l->options->progress)
+            l->options->progress(l->options->progress_ctx, done, l->total_bytes);
     }
 }
 
@@ -265,11 +266,13 @@ static uint64_t hash_of_weights(const WeightList *list, const Loader *l)
         hash = XXH3_64bits_withSeed(item->name, strlen(item->name), hash);
         hash = XXH3_64bits_withSeed(numbers, sizeof numbers, hash);
     }
-    for (int i = 0; i < l->n_tasks; i++) hash = XXH3_64bits_withSeed(&l->tasks[i].hash, sizeof l->tasks[i].hash, hash);
+    for (int i = 0; i < l->n_tasks; i++)
+        hash = XXH3_64bits_withSeed(&l->tasks[i].hash, sizeof l->tasks[i].hash, hash);
     return hash;
 }
 
-Status weights_load(WeightList *list, const Safetensors *file, Backend *backend, const ModelOptions *options, Error *err)
+Status weights_load(WeightList *list, const Safetensors *file, Backend *backend, const ModelOptions *options,
+                    Error *err)
 {
     Status s = take_memory(list, backend, err);
     if (s) return s;

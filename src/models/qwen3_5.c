@@ -155,7 +155,8 @@ static GatedDelta gated_delta_of(const Qwen35 *m, const Qwen35Layer *layer)
 
 static Tensor value_heads(const ModelConfig *c, Tensor x)
 {
-    return tensor_heads(x.data, x.dtype, x.shape[0], c->gdn_value_heads, c->gdn_value_dim, x.stride[0], c->gdn_value_dim);
+    const int64_t dim = c->gdn_value_dim;
+    return tensor_heads(x.data, x.dtype, x.shape[0], c->gdn_value_heads, dim, x.stride[0], dim);
 }
 
 static void gdn_forward(Qwen35 *m, Stream *st, const Qwen35Layer *layer, const Batch *batch)

@@ -138,8 +138,8 @@ static Status check_item(const WeightItem *item, const Safetensors *file, Error 
     if (!e) return error_set(err, ERR_NOT_FOUND, "tensor %s is missing", item->name);
 
     if (e->dtype != DT_F32 && e->dtype != DT_BF16 && e->dtype != DT_F16)
-        return error_set(err, ERR_UNSUPPORTED, "tensor %s has type %s; only F32, BF16 and F16 can be loaded", item->name,
-                         e->dtype_text);
+        return error_set(err, ERR_UNSUPPORTED, "tensor %s has type %s; only F32, BF16 and F16 can be loaded",
+                         item->name, e->dtype_text);
 
     if (e->n_dims != item->n_dims || memcmp(e->shape, item->shape, sizeof(int64_t) * (size_t)item->n_dims) != 0) {
         char has[160], wants[160];
@@ -156,7 +156,8 @@ static int compare_names(const void *a, const void *b)
 }
 
 /* Every tensor of the file was declared, or is one that may be left over. */
-static Status check_nothing_else(const WeightList *list, const ModelConfig *config, const Safetensors *file, Error *err)
+static Status check_nothing_else(const WeightList *list, const ModelConfig *config, const Safetensors *file,
+                                 Error *err)
 {
     const char **names = mem_alloc_array((size_t)list->n, sizeof *names);
     if (!names) return error_set(err, ERR_NOMEM, "no memory to check the %d tensors of a model", list->n);

@@ -1,9 +1,11 @@
 /* The tensors a model is made of, and their way from a checkpoint into memory.
  *
  * A family declares its tensors once, in a WeightList. The memory plan, the check of the checkpoint's headers, the
- * loading, the dummy weights and the fingerprint all work from that list, so they cannot disagree about a name or shape.
+ * loading, the dummy weights and the fingerprint all work from that list, so they cannot disagree about a name or
+ * a shape.
  *
- *     weights_begin -> weights_scope, weights_matrix, weights_vector ... -> weights_check -> weights_load -> weights_free */
+ *     weights_begin -> weights_scope, weights_matrix, weights_vector ... -> weights_check -> weights_load
+ *                   -> weights_free */
 #pragma once
 
 #include "backend/backend.h"
@@ -66,12 +68,14 @@ size_t weights_bytes(const WeightList *list);
 Status weights_find_prefix(ModelConfig *config, const Safetensors *file, Error *err);
 
 /* Every declared tensor is there with exactly its shape and a type we read; every other tensor is one that this
- * family may carry without our using it. The error names the tensor. From the headers alone; file NULL (dummy weights):
- * only that the list could be made. */
+ * family may carry without our using it. The error names the tensor. From the headers alone; file NULL (dummy
+ * weights): only that the list could be made. */
 Status weights_check(const WeightList *list, const ModelConfig *config, const Safetensors *file, Error *err);
 
 /* Takes memory and fills it, all workers at once, each row converted once from a small staging buffer into its final
- * place. file NULL: dummy weights from options->dummy_seed instead. After an error weights_free still has to be called. */
-Status weights_load(WeightList *list, const Safetensors *file, Backend *backend, const ModelOptions *options, Error *err);
+ * place. file NULL: dummy weights from options->dummy_seed instead. After an error weights_free has still to be
+ * called. */
+Status weights_load(WeightList *list, const Safetensors *file, Backend *backend, const ModelOptions *options,
+                    Error *err);
 
 void weights_free(WeightList *list);

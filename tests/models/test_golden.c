@@ -54,8 +54,9 @@ static void open_fixture(Fixture *f, const Case *kind, const char *mask, DType d
     assert_ok(model_open(&f->model, f->golden.model_dir, f->backend, &options, &err), &err);
 
     for (int l = 0; l < f->model->info.n_layers; l++) f->taps[l] = l;
-    BuilderOptions sizes = { .n_slots = N_SLOTS, .max_tokens = MAX_TOKENS, .max_rows = MAX_ROWS, .max_outputs = MAX_ROWS,
-                             .n_taps = f->model->info.n_layers, .taps = f->taps, .wants_last_hidden = true };
+    BuilderOptions sizes = { .n_slots = N_SLOTS, .max_tokens = MAX_TOKENS, .max_rows = MAX_ROWS,
+                             .max_outputs = MAX_ROWS, .n_taps = f->model->info.n_layers, .taps = f->taps,
+                             .wants_last_hidden = true };
     assert_ok(builder_open(&f->builder, f->model, &sizes, &err), &err);
 
     BatchBuilder *b = f->builder;
@@ -227,7 +228,7 @@ static int32_t dice(int32_t n) /* 0 .. n - 1 */
     return (int32_t)((uint64_t)dice_state * (uint64_t)n >> 32);
 }
 
-/* A tree that holds the next `depth` true tokens among wrong ones: siblings, cousins, and true tokens at wrong places. */
+/* A tree that holds the next true tokens among wrong ones: siblings, cousins, and true tokens at wrong places. */
 typedef struct TestTree {
     int32_t n, token[TREE_ROWS], parent[TREE_ROWS];
     int32_t n_path, path[MAX_DEPTH]; /* the true one, anchor first */

@@ -1,6 +1,6 @@
 /* Loading: what may vary in a checkpoint without changing an answer, what may not be there at all, and that every
  * failure is one sentence that names the tensor and leaves nothing behind. */
-#include "models/model.h"
+#include "models/weights.h"
 #include "support/batch_builder.h"
 #include "support/checkpoint.h"
 #include "support/golden.h"
@@ -12,6 +12,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -87,7 +88,8 @@ static void assert_same_logits(const Answer *a, const Answer *b)
     assert_memory_equal(a->logits, b->logits, (size_t)a->vocab * sizeof(float));
 }
 
-static const char *const families[] = { "tests/data/golden/llama", "tests/data/golden/qwen3", "tests/data/golden/qwen3_5" };
+static const char *const families[] = { "tests/data/golden/llama", "tests/data/golden/qwen3",
+                                        "tests/data/golden/qwen3_5" };
 
 /* ---- what may vary ---- */
 
@@ -155,6 +157,40 @@ static void test_left_over_tensors(void **state)
     checkpoint_close(c);
 }
 
+/* A matrix of several tasks, the last panel not full: every number arrives, whichever worker took it. */
+static void test_large_matrix(void **state)
+{
+    enum { ROWS = 5003, COLS = 1024 };
+    Error err = { 0 };
+    char path[] = "/tmp/tandem-test-XXXXXX.safetensors";
+    close(mkstemps(path, 12));
+    uint16_t *numbers = mem_alloc_array((size_t)ROWS * COLS, sizeof *numbers);
+    assert_non_null(numbers);
+    for (int i = 0; i < ROWS * COLS; i++) numbers[i] = (uint16_t)((uint32_t)i * 2654435761u >> 16 & 0xbfff);
+    SafetensorsEntry entry = { .name = "big.weight", .dtype = DT_BF16, .n_dims = 2, .shape = { ROWS, COLS } };
+    assert_ok(safetensors_write(path, &entry, (const void *[]){ numbers }, 1, &err), &err);
+
+    Safetensors *file = NULL;
+    WeightList list;
+    Weight w = { 0 };
+    ModelOptions options = { 0 };
+    weights_begin(&list, MATH_BF16);
+    weights_scope(&list, "big.");
+    weights_matrix(&list, &w, ROWS, COLS, "weight");
+    assert_ok(safetensors_open(&file, path, &err), &err);
+    assert_ok(weights_load(&list, file, backend, &options, &err), &err);
+    for (int r = 0; r < ROWS; r++) {
+        float got[COLS], want[COLS];
+        weight_get_row(&w, r, got);
+        dtype_to_f32(want, numbers + (size_t)r * COLS, DT_BF16, COLS);
+        assert_memory_equal(got, want, sizeof got);
+    }
+    weights_free(&list);
+    safetensors_close(file);
+    mem_free(numbers);
+    unlink(path);
+}
+
 /* ---- biases ---- */
 
 static void add_biases(Checkpoint *c, const char *proj, int64_t n, float scale)
@@ -181,8 +217,8 @@ static void set_attention_bias(const Checkpoint *c)
     mem_free(text);
 }
 
-/* Attention weights sum to 1, so a bias of v comes out behind o_proj as o_proj times it: the same model as one with that
- * vector as o's bias. A bias of k alone moves all scores of a row by the same amount (with no rotation); q's does not. */
+/* Attention weights sum to 1, so a bias of v comes out behind o_proj as o_proj times it: the same model as one with
+ * that vector as o's bias. */
 static void test_attention_bias(void **state)
 {
     enum { HIDDEN = 64, KV = 32, HEAD = 16 };
@@ -313,9 +349,9 @@ static const Fault faults[] = {
     { "turned convolution", "qwen3_5", turn_conv, ERR_INPUT, { "linear_attn.conv1d.weight", "[128, 4, 1]" } },
     { "fp8", "llama", quantise, ERR_UNSUPPORTED, { "model.layers.0.self_attn.q_proj.weight", "F8_E4M3" } },
     { "integers", "llama", put_integers, ERR_UNSUPPORTED, { "model.layers.0.input_layernorm.weight", "I64" } },
-    { "NaN in a norm", "llama", nan_in_norm, ERR_INPUT, { "model.layers.2.post_attention_layernorm.weight", "index 5" } },
-    { "A_log of minus infinity", "qwen3_5", minus_inf_in_a_log, ERR_INPUT, { "layers.0.linear_attn.A_log", "index 2" } },
-    { "A_log without a finite exp", "qwen3_5", huge_a_log, ERR_INPUT, { "layers.2.linear_attn.A_log", "index 0" } },
+    { "NaN in a norm", "llama", nan_in_norm, ERR_INPUT, { "layers.2.post_attention_layernorm.weight", "index 5" } },
+    { "A_log of -inf", "qwen3_5", minus_inf_in_a_log, ERR_INPUT, { "layers.0.linear_attn.A_log", "index 2" } },
+    { "A_log too large", "qwen3_5", huge_a_log, ERR_INPUT, { "layers.2.linear_attn.A_log", "index 0" } },
 };
 
 static void assert_refused(const Checkpoint *c, const Fault *fault)
@@ -328,7 +364,8 @@ static void assert_refused(const Checkpoint *c, const Fault *fault)
     assert_null(model);
     if (s != fault->status) fail_msg("%s: status %d: %s", fault->what, s, err.text);
     for (int i = 0; i < 2; i++)
-        if (!strstr(err.text, fault->says[i])) fail_msg("%s: \"%s\" does not say \"%s\"", fault->what, err.text, fault->says[i]);
+        if (!strstr(err.text, fault->says[i]))
+            fail_msg("%s: \"%s\" does not say \"%s\"", fault->what, err.text, fault->says[i]);
     assert_non_null(strstr(err.text, c->dir));
     assert_null(strchr(err.text, '\n'));
     assert_int_equal(backend_bytes(backend), before);
@@ -433,7 +470,7 @@ static void test_needs(void **state)
     }
 }
 
-/* nano: 3,584 B of state ... the numbers of docs/spec/models.md 3.10 for its shape. */
+/* The formulas of docs/spec/models.md 3.10 at nano's shape. */
 static void test_groups(void **state)
 {
     char dir[4096];
@@ -585,7 +622,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shards),         cmocka_unit_test(test_stored_types),
         cmocka_unit_test(test_names_of_vl_models), cmocka_unit_test(test_left_over_tensors),
-        cmocka_unit_test(test_attention_bias), cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_large_matrix),   cmocka_unit_test(test_attention_bias), cmocka_unit_test(test_faults),
         cmocka_unit_test(test_truncated),      cmocka_unit_test(test_no_model),
         cmocka_unit_test(test_no_memory),      cmocka_unit_test(test_needs),
         cmocka_unit_test(test_groups),         cmocka_unit_test(test_no_allocation_in_a_pass),

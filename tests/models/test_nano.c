@@ -42,7 +42,8 @@ static Runner runner_open(const Pair *pair, DType dtype, const char *mask)
     assert_ok(backend_open_cpu(&r.backend, &(BackendOptions){ .n_workers = 2, .cpu_mask = mask }, &err), &err);
     ModelOptions options = { .dtype = dtype, .limits = { MAX_ROWS, MAX_ROWS, MAX_SEQS, 0 } };
     assert_ok(model_open(&r.model, dir, r.backend, &options, &err), &err);
-    BuilderOptions sizes = { .n_slots = MAX_SEQS, .max_tokens = MAX_TOKENS, .max_rows = MAX_ROWS, .max_outputs = MAX_ROWS };
+    BuilderOptions sizes = { .n_slots = MAX_SEQS, .max_tokens = MAX_TOKENS, .max_rows = MAX_ROWS,
+                             .max_outputs = MAX_ROWS };
     assert_ok(builder_open(&r.builder, r.model, &sizes, &err), &err);
     return r;
 }
@@ -62,8 +63,8 @@ static int32_t argmax(const float *x, int32_t n)
     return best;
 }
 
-/* Greedy continuations of all traces; tokens[i] gets as many as trace i has. The last pass runs over the last token too,
- * so that its logits, [n][vocab], are left in the builder. */
+/* Greedy continuations of all traces; tokens[i] gets as many as trace i has. The last pass runs over the last token
+ * too, so that its logits, [n][vocab], are left in the builder. */
 static void continue_all(Runner *r, const Traces *t, int32_t (*tokens)[TRACE_MAX_TOKENS])
 {
     BatchBuilder *b = r->builder;

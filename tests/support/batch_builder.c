@@ -161,7 +161,8 @@ int32_t builder_tree(BatchBuilder *b, int32_t slot, const int32_t *tokens, const
         fill_row(b, seq, i, tokens[i], parent);
         int32_t depth = b->index[row] - seq->n_committed;
         CHECK(depth < MAX_DEPTH);
-        if (parent >= 0) memcpy(b->path + row * MAX_DEPTH, b->path + parent * MAX_DEPTH, (size_t)depth * sizeof(int32_t));
+        if (parent >= 0)
+            memcpy(b->path + row * MAX_DEPTH, b->path + parent * MAX_DEPTH, (size_t)depth * sizeof(int32_t));
         b->path[row * MAX_DEPTH + depth] = row;
     }
     b->batch.n_uncertain_rows += n;

@@ -181,7 +181,8 @@ static Status write_index(const Checkpoint *c, const Buf *map, Error *err)
     for (int i = 0; i < c->n; i++) total += c->tensor[i].entry.bytes;
     Buf index;
     buf_init(&index, 1 << 20);
-    buf_printf(&index, "{\"metadata\": {\"total_size\": %llu}, \"weight_map\": {%s}}", (unsigned long long)total, map->data);
+    buf_printf(&index, "{\"metadata\": {\"total_size\": %llu}, \"weight_map\": {%s}}", (unsigned long long)total,
+               map->data);
     CHECK(!index.failed);
     snprintf(path, sizeof path, "%s/model.safetensors.index.json", c->dir);
     Status s = file_write_atomic(path, index.data, index.len, err);

@@ -24,7 +24,8 @@ Status checkpoint_open(Checkpoint **out, const char *below, Error *err);
 void   checkpoint_close(Checkpoint *c);
 
 CheckpointTensor *checkpoint_find(Checkpoint *c, const char *name); /* CHECKs that it is there */
-CheckpointTensor *checkpoint_add(Checkpoint *c, const char *name, DType dtype, int n_dims, const int64_t *shape); /* zeros */
+CheckpointTensor *checkpoint_add(Checkpoint *c, const char *name, DType dtype, int n_dims,
+                                 const int64_t *shape); /* zeros */
 void              checkpoint_remove(Checkpoint *c, const char *name);
 void              checkpoint_rename(Checkpoint *c, const char *from, const char *to);
 

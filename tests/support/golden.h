@@ -1,4 +1,4 @@
-/* The reference data of tests/data/golden (README.md there), read into plain arrays, and how far a result is from it. */
+/* The reference data of tests/data/golden (README.md there) in plain arrays, and how far a result is from it. */
 #pragma once
 
 #include "base/error.h"
