@@ -18,7 +18,13 @@ static void add_variants(Ops *ops, unsigned features)
 {
     if (features & CPU_AVX512_BF16) cpu_avx512_add_linear(ops);
     if (!(features & CPU_AVX512)) return;
+    cpu_avx512_add_norm(ops);
+    cpu_avx512_add_activation(ops);
+    cpu_avx512_add_rows(ops);
+    cpu_avx512_add_rope(ops);
     cpu_avx512_add_attention(ops);
+    cpu_avx512_add_conv(ops);
+    cpu_avx512_add_gated_delta(ops);
 }
 #else
 static void add_variants(Ops *ops, unsigned features)
