@@ -68,8 +68,8 @@ void weight_get_row(const Weight *w, int64_t row, float *out);
  * other thread that calls an op or computes numbers of the contract calls it once. */
 void numeric_mode_enter(void);
 
-/* Runs fn(arg, worker, n_workers) on every worker and returns when all are done. For weight loading and the
- * ops of the CPU backend. */
+/* Runs fn(arg, worker, n_workers) for every worker and returns when all are done. For weight loading and the
+ * ops of the CPU backend. The caller does the share of a thread that is late: shares must not wait for each other. */
 typedef void (*ParallelFn)(void *arg, int worker, int n_workers);
 void stream_parallel(Stream *st, ParallelFn fn, void *arg);
 

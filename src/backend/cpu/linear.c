@@ -100,7 +100,7 @@ static void run_share(void *arg, int64_t first, int64_t end, int worker)
 
 void linear_spread(Stream *st, Tensor x, const LinearJob *jobs, int n_jobs, LinearSpansFn fn)
 {
-    enum { WORTH_A_WORKER = 1 << 17 }; /* multiplications of its share: a few microseconds with one row */
+    enum { WORTH_A_WORKER = 1 << 15 }; /* multiplications of its share: about a microsecond with one row */
     CHECK(n_jobs <= LINEAR_MAX_JOBS);
     if (x.shape[0] <= 0 || n_jobs <= 0) return;
     count_rows(st->counts.linear, x.shape[0]);

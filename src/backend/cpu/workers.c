@@ -1,16 +1,18 @@
 /* A pool of threads for jobs of a few microseconds.
  *
- * Each worker has a mailbox on cache lines of its own: the caller writes the job once, then posts a new
- * number to the mailbox of every worker that takes part; a worker answers by writing the number to `done`.
+ * A job is cut into one share a worker. Each worker has a mailbox on cache lines of its own; the caller writes
+ * the job once and posts a new number to the mailbox of every worker that takes part. Whoever moves the mailbox
+ * from `posted` to `claimed` does the share and answers by writing the number to `done`.
  *
- *     worker:  spin on mailbox ──50 us nothing──> sleep on its condition ──posted──> work ──> spin ...
+ *     worker:  spin on mailbox ──50 us nothing──> sleep on its condition ──posted──> claim, work ──> spin ...
+ *     caller:  post, do share 0, claim what nobody has begun, wait for the rest
+ *
+ * So a worker that another process keeps off its processor costs the job its help, not its progress, and the
+ * caller never waits for a thread to wake. fn and arg are read after a claim only, hence never late.
  *
  * A post must not slip between "nothing there" and "asleep": the worker says `is_asleep` before it looks
  * for the last time, the caller looks at `is_asleep` after it posted, both sequentially consistent, so at
- * least one of them sees the other.
- *
- * The caller waits for the answers by spinning, and gives its processor away after a while: with more
- * workers than processors it would otherwise keep the very thread from running that it waits for. */
+ * least one of them sees the other. */
 #include "backend/cpu/workers.h"
 
 #include "base/memory.h"
@@ -23,12 +25,12 @@
 #include <string.h>
 #include <time.h>
 
-enum { CACHE_LINE = 64, MAX_WORKERS = 512, SPIN_US = 50, SPINS_PER_LOOK = 64, SPINS_BEFORE_YIELD = 4096 };
+enum { CACHE_LINE = 64, MAX_WORKERS = 512, SPIN_US = 50, SPINS_PER_LOOK = 64, SPINS_BEFORE_YIELD = 1024 };
 
 typedef struct Worker {
-    alignas(2 * CACHE_LINE) atomic_uint posted; /* number of the newest job for this worker */
+    alignas(2 * CACHE_LINE) atomic_uint mailbox; /* even: the job of this number is posted; odd: claimed */
     atomic_bool     is_asleep;
-    alignas(2 * CACHE_LINE) atomic_uint done; /* number of the newest job it finished */
+    alignas(2 * CACHE_LINE) atomic_uint done; /* number of the newest job whose share is finished */
     Workers        *pool;
     int             idx;
     bool            is_started;
@@ -43,7 +45,7 @@ struct Workers {
     ParallelFn fn;   /* the job: written before it is posted, read after */
     void      *arg;
     int        n_active;
-    bool       is_stopping;
+    atomic_bool is_stopping;
     void      *block; /* what `worker` was cut from */
     Worker    *worker; /* [n_workers]; 0 is the caller and has no thread */
 };
@@ -65,27 +67,37 @@ static int64_t now_us(void)
 
 /* ---- the worker's side ---- */
 
-static void sleep_until_posted(Worker *self, unsigned last)
+static bool is_posted(unsigned mail)
+{
+    return mail % 2 == 0;
+}
+
+/* By the worker or by the caller; one of them gets it. */
+static bool claim(Worker *share, unsigned mail)
+{
+    return is_posted(mail) && atomic_compare_exchange_strong(&share->mailbox, &mail, mail + 1);
+}
+
+static void sleep_until_posted(Worker *self)
 {
     pthread_mutex_lock(&self->mutex);
     atomic_store(&self->is_asleep, true);
-    while (atomic_load(&self->posted) == last) pthread_cond_wait(&self->wake, &self->mutex);
+    while (!is_posted(atomic_load(&self->mailbox))) pthread_cond_wait(&self->wake, &self->mutex);
     atomic_store(&self->is_asleep, false);
     pthread_mutex_unlock(&self->mutex);
 }
 
-static unsigned next_job(Worker *self, unsigned last)
+/* Returns when something was posted; the caller may have claimed it by then. */
+static void wait_for_post(Worker *self)
 {
     int64_t give_up = now_us() + SPIN_US;
     do {
         for (int i = 0; i < SPINS_PER_LOOK; i++) {
-            unsigned job = atomic_load_explicit(&self->posted, memory_order_acquire);
-            if (job != last) return job;
+            if (is_posted(atomic_load_explicit(&self->mailbox, memory_order_acquire))) return;
             relax();
         }
     } while (now_us() < give_up);
-    sleep_until_posted(self, last);
-    return atomic_load_explicit(&self->posted, memory_order_acquire);
+    sleep_until_posted(self);
 }
 
 static void pin_here(const Workers *w, int idx)
@@ -97,17 +109,24 @@ static void pin_here(const Workers *w, int idx)
     pthread_setaffinity_np(pthread_self(), sizeof set, &set); /* the list was checked at start */
 }
 
+static void do_share(Worker *share, unsigned job)
+{
+    const Workers *w = share->pool;
+    w->fn(w->arg, share->idx, w->n_active);
+    atomic_store_explicit(&share->done, job, memory_order_release);
+}
+
 static void *worker_main(void *arg)
 {
     Worker *self = arg;
     Workers *w = self->pool;
     numeric_mode_enter();
     pin_here(w, self->idx);
-    for (unsigned last = 0;;) {
-        last = next_job(self, last);
-        if (w->is_stopping) return NULL;
-        w->fn(w->arg, self->idx, w->n_active);
-        atomic_store_explicit(&self->done, last, memory_order_release);
+    for (;;) {
+        wait_for_post(self);
+        if (atomic_load_explicit(&w->is_stopping, memory_order_relaxed)) return NULL;
+        unsigned mail = atomic_load_explicit(&self->mailbox, memory_order_relaxed);
+        if (claim(self, mail)) do_share(self, mail);
     }
 }
 
@@ -115,17 +134,23 @@ static void *worker_main(void *arg)
 
 static void post(Worker *to)
 {
-    atomic_fetch_add(&to->posted, 1);
+    atomic_fetch_add(&to->mailbox, 1); /* from the claimed job to the next posted one */
     if (!atomic_load(&to->is_asleep)) return;
     pthread_mutex_lock(&to->mutex);
     pthread_cond_signal(&to->wake);
     pthread_mutex_unlock(&to->mutex);
 }
 
-static void wait_for(Worker *w)
+/* With more workers than processors spinning would keep the very thread from running that we wait for. */
+static void finish_share(Worker *share)
 {
-    unsigned job = atomic_load_explicit(&w->posted, memory_order_relaxed);
-    for (int spins = 0; atomic_load_explicit(&w->done, memory_order_acquire) != job; spins++) {
+    unsigned mail = atomic_load_explicit(&share->mailbox, memory_order_relaxed);
+    if (claim(share, mail)) {
+        do_share(share, mail);
+        return;
+    }
+    unsigned job = atomic_load_explicit(&share->mailbox, memory_order_relaxed) - 1;
+    for (int spins = 0; atomic_load_explicit(&share->done, memory_order_acquire) != job; spins++) {
         if (spins < SPINS_BEFORE_YIELD) relax();
         else sched_yield();
     }
@@ -148,7 +173,7 @@ void workers_run(Workers *w, int n, ParallelFn fn, void *arg)
     w->n_active = n;
     for (int i = 1; i < n; i++) post(&w->worker[i]);
     fn(arg, 0, n);
-    for (int i = 1; i < n; i++) wait_for(&w->worker[i]);
+    for (int i = 1; i < n; i++) finish_share(&w->worker[i]);
 }
 
 int workers_count(const Workers *w)
@@ -262,6 +287,7 @@ Status workers_open(Workers **out, int n_workers, const char *cpuset, Error *err
     for (int i = 1; !s && i < w->n_workers; i++) {
         w->worker[i].pool = w;
         w->worker[i].idx = i;
+        atomic_init(&w->worker[i].mailbox, 1);
         s = start(&w->worker[i], err);
     }
     if (s) {
@@ -275,7 +301,7 @@ Status workers_open(Workers **out, int n_workers, const char *cpuset, Error *err
 void workers_close(Workers *w)
 {
     if (!w) return;
-    w->is_stopping = true;
+    atomic_store(&w->is_stopping, true);
     for (int i = 1; w->worker && i < w->n_workers; i++) {
         Worker *it = &w->worker[i];
         if (!it->pool) break;

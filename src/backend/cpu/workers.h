@@ -14,6 +14,7 @@ Status workers_open(Workers **out, int n_workers, const char *cpuset, Error *err
 void   workers_close(Workers *w);
 int    workers_count(const Workers *w);
 
-/* Runs fn(arg, worker, n) on workers 0 .. n - 1 (n <= workers_count) and returns when all are done. What
- * fn wrote is visible to the caller. Jobs must not nest. */
+/* Runs fn(arg, worker, n) for workers 0 .. n - 1 (n <= workers_count) and returns when all are done. What
+ * fn wrote is visible to the caller. A share whose thread is late is done by the caller, after its own: shares
+ * must not wait for each other. Jobs must not nest. */
 void workers_run(Workers *w, int n, ParallelFn fn, void *arg);
