@@ -18,9 +18,15 @@ bool mem_may_allocate(void)
     return atomic_fetch_sub_explicit(&calls_until_failure, 1, memory_order_relaxed) != 1;
 }
 
+/* More than PTRDIFF_MAX no system gives, and sanitizers stop at the mere question. */
+static bool may_take(size_t bytes)
+{
+    return mem_may_allocate() && bytes <= PTRDIFF_MAX;
+}
+
 void *mem_alloc(size_t bytes)
 {
-    return mem_may_allocate() ? calloc(1, bytes ? bytes : 1) : NULL;
+    return may_take(bytes) ? calloc(1, bytes ? bytes : 1) : NULL;
 }
 
 void *mem_alloc_array(size_t n, size_t item_bytes)
@@ -31,7 +37,7 @@ void *mem_alloc_array(size_t n, size_t item_bytes)
 
 void *mem_realloc(void *old, size_t bytes)
 {
-    return mem_may_allocate() ? realloc(old, bytes ? bytes : 1) : NULL;
+    return may_take(bytes) ? realloc(old, bytes ? bytes : 1) : NULL;
 }
 
 char *mem_strdup(const char *text)
