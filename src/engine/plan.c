@@ -65,6 +65,15 @@ static int64_t blocks_for(int64_t n_tokens, int32_t block_size)
     return (n_tokens + block_size - 1) / block_size;
 }
 
+/* A bound, not a need: on a small machine it gives way to the model. */
+static size_t request_share(Plan *p, const PlanInput *in)
+{
+    p->engine.max_request_bytes = in->engine.max_request_bytes;
+    size_t bytes = plan_request_bytes(&p->engine), share = (size_t)larger((int64_t)(p->budget_bytes / 8), (int64_t)(4 * MB));
+    if (!in->engine.max_request_bytes && bytes > share) bytes = share;
+    return p->engine.max_request_bytes = bytes;
+}
+
 /* Everything but the blocks, for the length and options in p->engine. */
 static size_t fixed_bytes(Plan *p, const Needs *needs, const PlanInput *in)
 {
@@ -77,7 +86,7 @@ static size_t fixed_bytes(Plan *p, const Needs *needs, const PlanInput *in)
     p->state_bytes = (size_t)o->max_num_seqs * (groups_slot_bytes(needs->model.groups, needs->model.n_groups) +
                                                 groups_slot_bytes(needs->drafter_groups, needs->n_drafter_groups));
     p->table_bytes = block_table_bytes(&shape);
-    p->request_bytes = plan_request_bytes(o);
+    p->request_bytes = request_share(p, in);
     return p->weight_bytes + p->scratch_bytes + p->pass_bytes + p->state_bytes + p->table_bytes + p->request_bytes;
 }
 
@@ -210,9 +219,17 @@ static bool find_help(const PlanInput *in, const Plan *refused, const Needs *nee
     return help_fraction(&trial, refused, out);
 }
 
-static double gb(size_t bytes)
+/* "123 MB", "12.3 GB" */
+typedef struct SizeText {
+    char text[32];
+} SizeText;
+static SizeText size_text(size_t bytes)
 {
-    return (double)bytes / (double)(1024 * MB);
+    SizeText t;
+    double mb = (double)bytes / (double)MB;
+    if (mb < 10000) snprintf(t.text, sizeof t.text, "%.0f MB", mb);
+    else snprintf(t.text, sizeof t.text, "%.1f GB", mb / 1024);
+    return t;
 }
 
 static Status refuse(const PlanInput *in, const Plan *p, const Needs *needs, Error *err)
@@ -221,13 +238,13 @@ static Status refuse(const PlanInput *in, const Plan *p, const Needs *needs, Err
     char advice[128] = "no flag makes it fit: a smaller model is needed";
     bool has_help = find_help(in, p, needs, &help);
     if (has_help) snprintf(advice, sizeof advice, "%s %s would fit", help.flag, help.value);
+    size_t caches = p->token_cache_bytes + p->state_bytes;
     return error_set_param(err, ERR_PLAN, has_help ? help.flag : "",
-                           "%s with a context of %d tokens needs %.2f GB of memory (weights %.2f, caches %.2f, the rest %.2f) and may use "
-                           "%.2f GB (%.0f %% of the %.2f GB available); %s",
-                           in->dir, p->engine.max_model_len, gb(p->total_bytes), gb(p->weight_bytes),
-                           gb(p->token_cache_bytes + p->state_bytes),
-                           gb(p->total_bytes - p->weight_bytes - p->token_cache_bytes - p->state_bytes), gb(p->budget_bytes),
-                           p->memory_fraction * 100, gb(p->available_bytes), advice);
+                           "%s with a context of %d tokens needs %s of memory (weights %s, caches %s, the rest %s) and may use %s, "
+                           "%.0f %% of the %s available; %s",
+                           in->dir, p->engine.max_model_len, size_text(p->total_bytes).text, size_text(p->weight_bytes).text,
+                           size_text(caches).text, size_text(p->total_bytes - p->weight_bytes - caches).text,
+                           size_text(p->budget_bytes).text, p->memory_fraction * 100, size_text(p->available_bytes).text, advice);
 }
 
 Status plan_make(Plan *out, const PlanInput *input, Error *err)
