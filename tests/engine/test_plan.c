@@ -154,6 +154,7 @@ static void test_length(void **state)
     Error err = { 0 };
     PlanInput in = input_of("nano", 8000 * MB);
     in.engine.max_num_seqs = 1;
+    in.engine.max_request_bytes = MB;
     make(&roomy, &in);
     in.available_bytes = (uint64_t)((double)(roomy.total_bytes - roomy.token_cache_bytes / 2) / 0.9);
     make(&tight, &in);
