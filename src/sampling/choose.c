@@ -14,6 +14,7 @@
 #include "base/memory.h"
 #include "sampling/filter.h"
 #include "sampling/noise.h"
+#include "sampling/row.h"
 #include "sampling/rules.h"
 #include "sampling/softmax.h"
 #include "sampling/topk.h"
@@ -71,27 +72,10 @@ void chooser_close(Chooser *c)
     mem_free(c);
 }
 
-/* No NaN and no +inf; -inf is a masked id. */
-static bool all_usable(const float *x, int32_t n)
-{
-    int bad = 0;
-    for (int32_t i = 0; i < n; i++) bad |= !(x[i] < F_INF);
-    return !bad;
-}
-
-/* Lowest place of the largest value. Lanes keep the compiler from a chain of dependent comparisons. */
+/* Lowest place of the largest value. */
 static int32_t argmax(const float *x, int32_t n)
 {
-    enum { WIDTH = 16 };
-    float lane[WIDTH], max = x[0];
-    for (int i = 0; i < WIDTH; i++) lane[i] = x[0];
-    int32_t whole = n - n % WIDTH;
-    for (int32_t first = 0; first < whole; first += WIDTH) {
-        for (int i = 0; i < WIDTH; i++) lane[i] = x[first + i] > lane[i] ? x[first + i] : lane[i];
-    }
-    for (int i = 0; i < WIDTH; i++) max = lane[i] > max ? lane[i] : max;
-    for (int32_t i = whole; i < n; i++) max = x[i] > max ? x[i] : max;
-
+    float max = row_max(x, n);
     int32_t best = 0;
     while (x[best] != max) best++;
     return best;
@@ -185,7 +169,7 @@ void choose(Chooser *c, const float *logits, const RowRule *rule, DrawKey key, u
     *out = (Choice){ .token = -1 };
     CHECK(rule->forced < c->vocab_size);
 
-    if (!all_usable(logits, c->vocab_size)) return;
+    if (!row_is_usable(logits, c->vocab_size)) return;
     if (rule->forced >= 0) {
         report_forced(rule->forced, p->n_logprobs, out);
         return;

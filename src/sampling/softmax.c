@@ -75,7 +75,11 @@ float softmax_log_sum(const float *x, int32_t n, float max)
     for (int32_t first = 0; first < n; first += CHUNK) {
         int32_t count = n - first < CHUNK ? n - first : CHUNK;
         softmax_exp(part, x + first, count, max);
-        for (int32_t i = 0; i < count; i++) lane[i % LANES] += part[i];
+        int32_t i = 0;
+        for (; i + LANES <= count; i += LANES) {
+            for (int k = 0; k < LANES; k++) lane[k] += part[i + k];
+        }
+        for (int k = 0; i < count; i++, k++) lane[k] += part[i];
     }
     for (int w = LANES / 2; w > 0; w /= 2) {
         for (int i = 0; i < w; i++) lane[i] += lane[i + w];

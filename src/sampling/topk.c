@@ -1,12 +1,13 @@
 /* Top-k by a heap of the k best so far, the worst of them at the root.
  *
  * Places come in ascending order, so an element that only equals the root ranks behind it and is passed over:
- * one comparison against the root decides, sixteen at a time. The heap becomes the ordered list by taking its
+ * one comparison against the root decides, for a block of them at a time. The heap becomes the ordered list by taking its
  * root away again and again. */
 #include "sampling/topk.h"
 
-#include <math.h>
-#include <stdbool.h>
+#include "sampling/row.h"
+
+enum { BLOCK = 64 };
 
 typedef struct Heap {
     int32_t  n;
@@ -61,21 +62,13 @@ static void offer(Heap *h, int32_t k, int32_t id, float value)
     }
 }
 
-/* Can one of 16 elements get in? */
-static inline bool any_above(const float *x, float limit)
-{
-    int any = 0;
-    for (int i = 0; i < 16; i++) any |= x[i] > limit;
-    return any;
-}
-
 int32_t topk_list(const float *x, int32_t n, int32_t k, int32_t *id, float *value)
 {
     Heap h = { 0, id, value };
     if (k <= 0) return 0;
-    for (int32_t first = 0; first < n; first += 16) {
-        int32_t count = n - first < 16 ? n - first : 16;
-        if (h.n == k && count == 16 && !any_above(x + first, value[0])) continue;
+    for (int32_t first = 0; first < n; first += BLOCK) {
+        int32_t count = n - first < BLOCK ? n - first : BLOCK;
+        if (h.n == k && row_max(x + first, count) <= value[0]) continue;
         for (int32_t i = first; i < first + count; i++) offer(&h, k, i, x[i]);
     }
 

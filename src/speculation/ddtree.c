@@ -10,10 +10,9 @@
 #include "speculation/ddtree.h"
 
 #include "base/memory.h"
+#include "sampling/row.h"
 #include "sampling/softmax.h"
 #include "sampling/topk.h"
-
-#include <math.h>
 
 typedef struct Prefix { /* parent's prefix and one more guess */
     float   score;
@@ -74,9 +73,7 @@ static float log_p_at(const DdTree *b, int32_t depth, int32_t rank)
 /* The k likeliest of one row with their log-probabilities. False: the row is broken. */
 static bool rank_row(DdTree *b, int32_t depth, const float *logits, int32_t n, int32_t k)
 {
-    int bad = 0;
-    for (int32_t i = 0; i < n; i++) bad |= !(logits[i] < INFINITY);
-    if (bad) return false;
+    if (!row_is_usable(logits, n)) return false;
 
     int32_t *token = b->token + (depth - 1) * b->max_budget;
     float *log_p = b->log_p + (depth - 1) * b->max_budget;
