@@ -16,7 +16,7 @@ void   chat_template_set_token(ChatTemplate *t, const char *name, const char *te
 
 typedef struct ChatInput {
     const json_t *messages;              /* array; content may be string, null or list of parts */
-    const json_t *tools;                 /* array or NULL (undefined) */
+    const json_t *tools;                 /* array or NULL (None, as the original passes it) */
     const json_t *kwargs;                /* object: chat_template_kwargs, or NULL */
     bool          add_generation_prompt;
 } ChatInput;
