@@ -13,11 +13,13 @@ typedef struct GdnState {
     int64_t stride;
 } GdnState;
 
+/* One token on one slice: reads state `from`, leaves state `to` (which may be `from`). */
 typedef struct GdnToken {
+    GdnState     from, to;
     const float *q, *k; /* [dk] normalised, q scaled */
     const float *v;     /* [n] */
     float        decay, beta;
-    float       *u, *o; /* [n] out */
+    float       *u, *o; /* [n] out; u NULL: nobody wants it */
 } GdnToken;
 
 /* The logged update of one row. */
@@ -27,13 +29,13 @@ typedef struct GdnUpdate {
 } GdnUpdate;
 
 typedef struct GdnKernels {
-    int32_t slice; /* columns a work item takes, at most GDN_MAX_SLICE; its state should fit the L1 cache */
+    int32_t slice; /* columns a slice has, at most GDN_MAX_SLICE; its state should fit the L1 cache */
 
-    /* out = x * (1 / sqrtf(lane sum x^2 + 1e-6)) */
-    void (*unit)(float *out, const float *x, int32_t dk);
+    /* out = x * (1 / sqrtf(lane sum x^2 + 1e-6)) * scale */
+    void (*unit)(float *out, const float *x, int32_t dk, float scale);
 
-    /* One token on n columns, n <= slice; to may be from. */
-    void (*step)(GdnState from, GdnState to, const GdnToken *t, int32_t dk, int32_t n);
+    /* Tokens in order on n <= slice columns. */
+    void (*run)(const GdnToken *token, int32_t n_tokens, int32_t dk, int32_t n);
 
     /* The writes of n_updates tokens again, in order. */
     void (*replay)(GdnState from, GdnState to, const GdnUpdate *update, int32_t n_updates, int32_t dk, int32_t n);
