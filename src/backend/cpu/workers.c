@@ -15,6 +15,7 @@
  * least one of them sees the other. */
 #include "backend/cpu/workers.h"
 
+#include "backend/cpu/processors.h"
 #include "base/memory.h"
 
 #include <pthread.h>
@@ -183,82 +184,20 @@ int workers_count(const Workers *w)
 
 /* ---- start and end ---- */
 
-/* Processors this process may use: *n of them, owned. */
-static Status allowed_cpus(int **out, int *n, Error *err)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) != 0) {
-        return error_set(err, ERR_IO, "cannot read which processors this process may use");
-    }
-    *n = 0;
-    *out = mem_alloc_array((size_t)CPU_SETSIZE, sizeof **out);
-    if (!*out) return error_set(err, ERR_NOMEM, "no memory for the list of processors");
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (CPU_ISSET(cpu, &set)) (*out)[(*n)++] = cpu;
-    }
-    return OK;
-}
-
-/* A number of the list, at *at; -1 when there is none. */
-static int parse_cpu(const char **at)
-{
-    char *end;
-    if (**at < '0' || **at > '9') return -1;
-    long cpu = strtol(*at, &end, 10);
-    *at = end;
-    return cpu < CPU_SETSIZE ? (int)cpu : -1;
-}
-
-/* "0-3,8" into cpus[CPU_SETSIZE]; each must be one of the allowed ones. */
-static Status parse_cpuset(const char *text, const int *allowed, int n_allowed, int *cpus, int *n, Error *err)
-{
-    cpu_set_t may;
-    CPU_ZERO(&may);
-    for (int i = 0; i < n_allowed; i++) CPU_SET(allowed[i], &may);
-
-    *n = 0;
-    for (const char *at = text;; at++) {
-        int first = parse_cpu(&at), last = first;
-        if (first >= 0 && *at == '-') {
-            at++;
-            last = parse_cpu(&at);
-        }
-        if (first < 0 || last < first || (*at && *at != ',')) {
-            return error_set_param(err, ERR_USAGE, "cpuset",
-                                   "cpuset must be a list of processors such as 0-3,8, got \"%s\"", text);
-        }
-        for (int cpu = first; cpu <= last; cpu++) {
-            if (!CPU_ISSET(cpu, &may)) {
-                return error_set_param(err, ERR_USAGE, "cpuset",
-                                       "cpuset names processor %d, which this process may not use", cpu);
-            }
-            if (*n == CPU_SETSIZE) {
-                return error_set_param(err, ERR_USAGE, "cpuset", "cpuset names more than %d processors",
-                                       CPU_SETSIZE);
-            }
-            cpus[(*n)++] = cpu;
-        }
-        if (!*at) return OK;
-    }
-}
-
 static Status choose_cpus(Workers *w, int n_workers, const char *cpuset, Error *err)
 {
-    int n_allowed;
-    int *allowed = NULL;
-    Status s = allowed_cpus(&allowed, &n_allowed, err);
-    if (!s && cpuset) {
-        w->cpus = mem_alloc_array((size_t)CPU_SETSIZE, sizeof *w->cpus);
-        s = w->cpus ? parse_cpuset(cpuset, allowed, n_allowed, w->cpus, &w->n_cpus, err)
-                    : error_set(err, ERR_NOMEM, "no memory for the list of processors");
-    }
-    mem_free(allowed);
+    Processors p;
+    Status s = processors_find(&p, cpuset, err);
     if (s) return s;
-    w->n_workers = n_workers ? n_workers : cpuset ? w->n_cpus : n_allowed;
-    if (w->n_workers > MAX_WORKERS && !n_workers) w->n_workers = MAX_WORKERS;
+    w->n_workers = n_workers ? n_workers : p.n_granted < MAX_WORKERS ? p.n_granted : MAX_WORKERS;
     if (w->n_workers < 1 || w->n_workers > MAX_WORKERS) {
         return error_set(err, ERR_USAGE, "the number of workers must be 1 to %d, got %d", MAX_WORKERS, n_workers);
     }
+    if (!cpuset) return OK;
+    w->n_cpus = p.n;
+    w->cpus = mem_alloc_array((size_t)p.n, sizeof *w->cpus);
+    if (!w->cpus) return error_set(err, ERR_NOMEM, "no memory for the list of processors");
+    memcpy(w->cpus, p.cpu, (size_t)p.n * sizeof *w->cpus);
     return OK;
 }
 
