@@ -187,5 +187,5 @@ void choose(Chooser *c, const float *logits, const RowRule *rule, DrawKey key, u
     out->token = sample(c, score, n, p, key, index, best);
     if (p->n_logprobs < 0) return;
     report_logprobs(score, n, best, p->n_logprobs, out);
-    FAULT_POINT("choose", tensor_2d(&out->logprob, DT_F32, 1, 1), rule->history ? rule->history->n_path : 0);
+    FAULT_POINT("choose", tensor_1d(&out->logprob, DT_F32, 1), rule->history ? rule->history->n_path : 0);
 }
