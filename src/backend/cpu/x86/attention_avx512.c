@@ -28,6 +28,8 @@ enum {
     X_STRIDE = ATTN_SPLIT + 32,  /* a tile may write past the last key */
     ITEMS_PER_WORKER = 4,
     PARTIAL_HEAD = 16,           /* floats before o, to keep it aligned */
+    MAX_AHEAD = 64,              /* rows of the cache that are asked for before they are needed, and their bytes */
+    AHEAD_BYTES = 16 << 10,
     MIN_WORK_PER_WORKER = 1 << 16, /* multiplications that are worth waking a worker */
 };
 
@@ -43,6 +45,8 @@ typedef struct Plan {
     int32_t heads_per_kv;
     int32_t group_queries; /* queries of a group, at most */
     int32_t n_splits;      /* of the longest context */
+    int32_t ahead;         /* rows to prefetch: a lone row reads the cache at the speed of memory, and since blocks
+                            * lie scattered, the machine's own prefetcher starts anew every few KB */
     int32_t n_chunks;      /* items that a group's splits are cut into */
     int64_t n_items;
     int64_t partial_floats, partials_per_worker;
@@ -58,7 +62,8 @@ typedef struct Group {
     const float *q[GROUP_QUERIES];
     float       *out[GROUP_QUERIES];
     int32_t      n_keys[GROUP_QUERIES]; /* positions a query sees */
-    const void  *entry[ATTN_SPLIT + TILE_KEYS]; /* of the split's shared positions: keys, later values */
+    const void  *key[2 * ATTN_SPLIT + MAX_AHEAD]; /* of the split's shared positions; the values behind them */
+    const void **value;
 } Group;
 
 static float *partial_at(const Plan *plan, int64_t i)
@@ -85,18 +90,28 @@ static int32_t shared_keys(const Group *g)
     return g->seq->certain ? g->n_keys[g->n - 1] : g->seq->n_committed;
 }
 
-/* Entries of positions [first, first + n), as keys; the last one again to fill its tile. */
-static void list_keys(const Plan *plan, Group *g, int32_t first, int32_t n)
+static int64_t bytes_to_value(const Plan *plan)
 {
     const KvView *view = &plan->job.view;
-    int64_t row_bytes = kv_row_bytes(view);
+    return (int64_t)view->n_heads * view->block_size * kv_row_bytes(view);
+}
+
+/* Lists the keys of positions [first, first + n), the last one again to fill its tile, then their values and a
+ * last one again for those who look ahead. */
+static void list_shared(const Plan *plan, Group *g, int32_t first, int32_t n)
+{
+    const KvView *view = &plan->job.view;
+    int64_t row_bytes = kv_row_bytes(view), to_value = bytes_to_value(plan);
     int32_t j = 0;
+    if (n <= 0) return;
     while (j < n) {
         int32_t in_block = view->block_size - (first + j) % view->block_size;
         const char *at = kv_key(view, kv_store_at(view, g->seq->slot, first + j), g->kv_head);
-        for (int32_t i = 0; i < in_block && j < n; i++, j++) g->entry[j] = at + i * row_bytes;
+        for (int32_t i = 0; i < in_block && j < n; i++, j++) g->key[j] = at + i * row_bytes;
     }
-    for (; n > 0 && j % TILE_KEYS; j++) g->entry[j] = g->entry[n - 1];
+    for (; j % TILE_KEYS; j++) g->key[j] = g->key[n - 1];
+    g->value = g->key + j;
+    for (int32_t i = 0; i < n + MAX_AHEAD; i++) g->value[i] = (const char *)g->key[i < n ? i : n - 1] + to_value;
 }
 
 /* The keys of depths [first, first + n) of a row's path; the last one again up to `room`. */
@@ -110,22 +125,21 @@ static void list_path_keys(const Plan *plan, const Group *g, int32_t row, int32_
 
 static void keys_to_values(const Plan *plan, const void **entry, int32_t n)
 {
-    const KvView *view = &plan->job.view;
-    int64_t distance = (int64_t)view->n_heads * view->block_size * kv_row_bytes(view);
+    int64_t distance = bytes_to_value(plan);
     for (int32_t j = 0; j < n; j++) entry[j] = (const char *)entry[j] + distance;
 }
 
 /* ---- scores ---- */
 
 static void score_list(const Plan *plan, const Group *g, int32_t first_query, int32_t end_query, int32_t at,
-                       const void *const key[16])
+                       const void *const key[16], int32_t ahead)
 {
     const AttentionJob *job = &plan->job;
     for (int32_t i = first_query; i < end_query; i += 4) {
         float *x[4];
         int32_t n = end_query - i < 4 ? end_query - i : 4;
         for (int32_t u = 0; u < n; u++) x[u] = g->x + (i + u) * X_STRIDE + at;
-        scores_by_rows(x, g->q + i, n, key, job->view.head_dim, job->scale, job->view.dtype == DT_BF16);
+        scores_by_rows(x, g->q + i, n, key, ahead, job->view.head_dim, job->scale, job->view.dtype == DT_BF16);
     }
 }
 
@@ -133,8 +147,8 @@ static void score_tile(const Plan *plan, const Group *g, int32_t first_query, in
 {
     const AttentionJob *job = &plan->job;
     bool is_bf16 = job->view.dtype == DT_BF16;
-    turn_keys(g->tile, key, job->view.head_dim, is_bf16);
-    turn_keys(g->tile + 16, key + 16, job->view.head_dim, is_bf16);
+    turn_keys(g->tile, key, plan->ahead, job->view.head_dim, is_bf16);
+    turn_keys(g->tile + 16, key + 16, plan->ahead, job->view.head_dim, is_bf16);
     for (int32_t i = first_query; i < g->n; i += BLOCK_QUERIES) {
         float *x[BLOCK_QUERIES];
         int32_t n = g->n - i < BLOCK_QUERIES ? g->n - i : BLOCK_QUERIES;
@@ -157,10 +171,10 @@ static void score_shared(const Plan *plan, const Group *g, int32_t start, int32_
     for (int32_t t = 0; t < n; t += TILE_KEYS) {
         int32_t first_query = first_query_at(g, start + t);
         if (g->n - first_query >= MIN_QUERIES_BY_TILE) {
-            score_tile(plan, g, first_query, t, g->entry + t);
+            score_tile(plan, g, first_query, t, g->key + t);
         } else {
-            score_list(plan, g, first_query, g->n, t, g->entry + t);
-            if (n - t > 16) score_list(plan, g, first_query, g->n, t + 16, g->entry + t + 16);
+            score_list(plan, g, first_query, g->n, t, g->key + t, plan->ahead);
+            if (n - t > 16) score_list(plan, g, first_query, g->n, t + 16, g->key + t + 16, plan->ahead);
         }
     }
 }
@@ -192,7 +206,7 @@ static void score_paths(const Plan *plan, const Group *g, int32_t start, int32_t
         for (int32_t t = part.first; t < part.end; t += 16) {
             int32_t n = part.end - t < 16 ? part.end - t : 16;
             list_path_keys(plan, g, part.row, t - g->seq->n_committed, n, key, 16);
-            score_list(plan, g, part.first_query, part.first_query + part.n_queries, t - start, key);
+            score_list(plan, g, part.first_query, part.first_query + part.n_queries, t - start, key, 0);
         }
     }
 }
@@ -224,7 +238,7 @@ static void soften(float *x, int32_t n, float *partial)
 
 /* Values of positions [start + at, start + at + n), for all queries that see them. */
 static void add_shared_tile(const Plan *plan, const Group *g, int32_t split, int32_t at, int32_t n,
-                            const void *const *value, bool is_bf16)
+                            const void *const *value, int32_t ahead, bool is_bf16)
 {
     int32_t t = split * ATTN_SPLIT + at, dim = plan->job.view.head_dim;
     for (int32_t i = first_query_at(g, t); i < g->n; i += BLOCK_QUERIES) {
@@ -236,20 +250,23 @@ static void add_shared_tile(const Plan *plan, const Group *g, int32_t split, int
             p[u] = g->x + (i + u) * X_STRIDE + at;
             common = g->n_keys[i + u] - t < common ? g->n_keys[i + u] - t : common;
         }
-        add_values(o, p, n_q, value, common, dim, is_bf16);
+        add_values(o, p, n_q, value, common, ahead, dim, is_bf16);
         for (int32_t u = 0; u < n_q; u++) { /* on the diagonal later rows see a few more */
             int32_t more = (g->n_keys[i + u] - t < n ? g->n_keys[i + u] - t : n) - common;
             const float *rest = p[u] + common;
-            if (more > 0) add_values(&o[u], &rest, 1, value + common, more, dim, is_bf16);
+            if (more > 0) add_values(&o[u], &rest, 1, value + common, more, 0, dim, is_bf16);
         }
     }
 }
 
-static void widen_values(float *tile, const void **value, int32_t n, int32_t dim)
+static void widen_values(float *tile, const void **value, int32_t n, int32_t ahead, int32_t dim)
 {
     for (int32_t j = 0; j < n; j++) {
         float *row = tile + (int64_t)j * dim;
-        for (int32_t d = 0; d < dim; d += 16) _mm512_store_ps(row + d, kv_load(value[j], d, true));
+        for (int32_t d = 0; d < dim; d += 16) {
+            if (d % 32 == 0) __builtin_prefetch((const uint16_t *)value[j + ahead] + d);
+            _mm512_store_ps(row + d, kv_load(value[j], d, true));
+        }
         value[j] = row;
     }
 }
@@ -257,11 +274,10 @@ static void widen_values(float *tile, const void **value, int32_t n, int32_t dim
 static void add_shared(const Plan *plan, Group *g, int32_t split, int32_t n)
 {
     bool is_bf16 = plan->job.view.dtype == DT_BF16, is_widened = is_bf16 && g->n > BLOCK_QUERIES;
-    keys_to_values(plan, g->entry, n);
     for (int32_t t = 0; t < n; t += TILE_KEYS) {
         int32_t in_tile = n - t < TILE_KEYS ? n - t : TILE_KEYS;
-        if (is_widened) widen_values(g->tile, g->entry + t, in_tile, plan->job.view.head_dim);
-        add_shared_tile(plan, g, split, t, in_tile, g->entry + t, is_bf16 && !is_widened);
+        if (is_widened) widen_values(g->tile, g->value + t, in_tile, plan->ahead, plan->job.view.head_dim);
+        add_shared_tile(plan, g, split, t, in_tile, g->value + t, is_widened ? 0 : plan->ahead, is_bf16 && !is_widened);
     }
 }
 
@@ -282,7 +298,7 @@ static void add_paths(const Plan *plan, const Group *g, int32_t split, int32_t s
                 o[u] = partial_of(plan, g, query, split) + PARTIAL_HEAD;
                 p[u] = g->x + query * X_STRIDE + part.first - start;
             }
-            add_values(o, p, n_q, value, n, plan->job.view.head_dim, plan->job.view.dtype == DT_BF16);
+            add_values(o, p, n_q, value, n, 0, plan->job.view.head_dim, plan->job.view.dtype == DT_BF16);
         }
     }
 }
@@ -293,7 +309,7 @@ static void run_split(const Plan *plan, Group *g, int32_t split)
 {
     int32_t start = split * ATTN_SPLIT, end = start + ATTN_SPLIT;
     int32_t n_shared = shared_keys(g) < end ? shared_keys(g) - start : ATTN_SPLIT;
-    list_keys(plan, g, start, n_shared);
+    list_shared(plan, g, start, n_shared);
     score_shared(plan, g, start, n_shared);
     score_paths(plan, g, start, end);
     for (int32_t i = 0; i < g->n; i++) {
@@ -442,6 +458,8 @@ static int64_t cut(Plan *plan, int n_workers)
     plan->partials_per_worker = PARTIAL_FLOATS / plan->partial_floats;
     int64_t fit = plan->partials_per_worker / plan->n_splits;
     CHECK(fit >= 1);
+    plan->ahead = AHEAD_BYTES / (int32_t)kv_row_bytes(&plan->job.view);
+    if (plan->ahead > MAX_AHEAD) plan->ahead = MAX_AHEAD;
     plan->group_queries = (int32_t)(fit < GROUP_QUERIES ? fit : GROUP_QUERIES);
     plan->n_chunks = 1;
 

@@ -50,11 +50,18 @@ ALWAYS_INLINE __m512 lane_sums(const __m512 v[16])
     return _mm512_permutexvar_ps(order, sums);
 }
 
+/* Asks for the 64 bytes at value d of a row, once for each cache line. */
+ALWAYS_INLINE void kv_prefetch(const void *row, int64_t d, bool is_bf16)
+{
+    if (!is_bf16) __builtin_prefetch((const float *)row + d);
+    else if (d % 32 == 0) __builtin_prefetch((const uint16_t *)row + d);
+}
+
 /* ---- scores by rows ---- */
 
-/* x[i][0 .. 16) = scaled q[i] . key[0 .. 16) for n_q <= 4 queries. */
-ALWAYS_INLINE void scores_by_rows_n(float *const x[], const float *const q[], const void *const key[16], int32_t dim,
-                                    float scale, bool is_bf16, const int n_q)
+/* x[i][0 .. 16) = scaled q[i] . key[0 .. 16) for n_q <= 4 queries; key[ahead ...] are prefetched meanwhile. */
+ALWAYS_INLINE void scores_by_rows_n(float *const x[], const float *const q[], const void *const key[], int32_t ahead,
+                                    int32_t dim, float scale, bool is_bf16, const int n_q)
 {
     enum { KEYS = 4 }; /* at a time: 4 x 4 accumulators hide the latency of fma */
     __m512 sum[4][16];
@@ -64,7 +71,10 @@ ALWAYS_INLINE void scores_by_rows_n(float *const x[], const float *const q[], co
             for (int u = 0; u < KEYS; u++) acc[i][u] = _mm512_setzero_ps();
         for (int64_t d = 0; d < dim; d += 16) {
             __m512 row[KEYS];
-            for (int u = 0; u < KEYS; u++) row[u] = kv_load(key[k + u], d, is_bf16);
+            for (int u = 0; u < KEYS; u++) {
+                kv_prefetch(key[k + u + ahead], d, is_bf16);
+                row[u] = kv_load(key[k + u], d, is_bf16);
+            }
             for (int i = 0; i < n_q; i++) {
                 __m512 query = _mm512_loadu_ps(q[i] + d);
                 for (int u = 0; u < KEYS; u++) acc[i][u] = _mm512_fmadd_ps(query, row[u], acc[i][u]);
@@ -76,22 +86,22 @@ ALWAYS_INLINE void scores_by_rows_n(float *const x[], const float *const q[], co
     for (int i = 0; i < n_q; i++) _mm512_storeu_ps(x[i], _mm512_mul_ps(lane_sums(sum[i]), _mm512_set1_ps(scale)));
 }
 
-static inline void scores_by_rows(float *const x[], const float *const q[], int n_q, const void *const key[16],
-                                  int32_t dim, float scale, bool is_bf16)
+static inline void scores_by_rows(float *const x[], const float *const q[], int n_q, const void *const key[],
+                                  int32_t ahead, int32_t dim, float scale, bool is_bf16)
 {
     if (is_bf16) {
         switch (n_q) {
-        case 1: scores_by_rows_n(x, q, key, dim, scale, true, 1); break;
-        case 2: scores_by_rows_n(x, q, key, dim, scale, true, 2); break;
-        case 3: scores_by_rows_n(x, q, key, dim, scale, true, 3); break;
-        default: scores_by_rows_n(x, q, key, dim, scale, true, 4);
+        case 1: scores_by_rows_n(x, q, key, ahead, dim, scale, true, 1); break;
+        case 2: scores_by_rows_n(x, q, key, ahead, dim, scale, true, 2); break;
+        case 3: scores_by_rows_n(x, q, key, ahead, dim, scale, true, 3); break;
+        default: scores_by_rows_n(x, q, key, ahead, dim, scale, true, 4);
         }
     } else {
         switch (n_q) {
-        case 1: scores_by_rows_n(x, q, key, dim, scale, false, 1); break;
-        case 2: scores_by_rows_n(x, q, key, dim, scale, false, 2); break;
-        case 3: scores_by_rows_n(x, q, key, dim, scale, false, 3); break;
-        default: scores_by_rows_n(x, q, key, dim, scale, false, 4);
+        case 1: scores_by_rows_n(x, q, key, ahead, dim, scale, false, 1); break;
+        case 2: scores_by_rows_n(x, q, key, ahead, dim, scale, false, 2); break;
+        case 3: scores_by_rows_n(x, q, key, ahead, dim, scale, false, 3); break;
+        default: scores_by_rows_n(x, q, key, ahead, dim, scale, false, 4);
         }
     }
 }
@@ -125,13 +135,14 @@ ALWAYS_INLINE void transpose_16(__m512i r[16])
 }
 
 /* tile[d * TILE_KEYS + j] = key[j][d] for 16 keys. bf16 goes in pairs of d: half the shuffles. */
-static inline void turn_keys(float *tile, const void *const key[16], int32_t dim, bool is_bf16)
+static inline void turn_keys(float *tile, const void *const key[], int32_t ahead, int32_t dim, bool is_bf16)
 {
     __m512i r[16];
     const int step = is_bf16 ? 32 : 16;
     for (int32_t d = 0; d < dim; d += step) {
         bool is_half = is_bf16 && dim - d < 32;
         for (int k = 0; k < 16; k++) {
+            kv_prefetch(key[k + ahead], d, is_bf16);
             const char *at = (const char *)key[k] + (size_t)d * (is_bf16 ? 2 : 4);
             r[k] = is_half ? _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *)at)) : _mm512_loadu_si512(at);
         }
@@ -198,7 +209,7 @@ static inline void scores_by_tile(float *const x[], const float *const q[], int 
 
 /* o[i][d .. d + 16 n_v) += p[i][j] * value[j], j ascending. */
 ALWAYS_INLINE void add_values_n(float *const o[], const float *const p[], const void *const value[], int32_t n_keys,
-                                int64_t d, bool is_bf16, const int n_q, const int n_v)
+                                int32_t ahead, int64_t d, bool is_bf16, const int n_q, const int n_v)
 {
     __m512 acc[BLOCK_QUERIES][8];
     for (int i = 0; i < n_q; i++)
@@ -207,6 +218,7 @@ ALWAYS_INLINE void add_values_n(float *const o[], const float *const p[], const 
         __m512 weight[BLOCK_QUERIES];
         for (int i = 0; i < n_q; i++) weight[i] = _mm512_set1_ps(p[i][j]);
         for (int c = 0; c < n_v; c++) {
+            kv_prefetch(value[j + ahead], d + 16 * c, is_bf16);
             __m512 v = kv_load(value[j], d + 16 * c, is_bf16);
             for (int i = 0; i < n_q; i++) acc[i][c] = _mm512_fmadd_ps(weight[i], v, acc[i][c]);
         }
@@ -216,33 +228,34 @@ ALWAYS_INLINE void add_values_n(float *const o[], const float *const p[], const 
 }
 
 ALWAYS_INLINE void add_values_q(float *const o[], const float *const p[], const void *const value[], int32_t n_keys,
-                                int32_t dim, bool is_bf16, const int n_q)
+                                int32_t ahead, int32_t dim, bool is_bf16, const int n_q)
 {
     int32_t d = 0;
     if (n_q <= 3)
-        for (; d + 128 <= dim; d += 128) add_values_n(o, p, value, n_keys, d, is_bf16, n_q, 8);
-    for (; d + 64 <= dim; d += 64) add_values_n(o, p, value, n_keys, d, is_bf16, n_q, 4);
-    for (; d + 32 <= dim; d += 32) add_values_n(o, p, value, n_keys, d, is_bf16, n_q, 2);
-    for (; d < dim; d += 16) add_values_n(o, p, value, n_keys, d, is_bf16, n_q, 1);
+        for (; d + 128 <= dim; d += 128) add_values_n(o, p, value, n_keys, ahead, d, is_bf16, n_q, 8);
+    for (; d + 64 <= dim; d += 64) add_values_n(o, p, value, n_keys, ahead, d, is_bf16, n_q, 4);
+    for (; d + 32 <= dim; d += 32) add_values_n(o, p, value, n_keys, ahead, d, is_bf16, n_q, 2);
+    for (; d < dim; d += 16) add_values_n(o, p, value, n_keys, ahead, d, is_bf16, n_q, 1);
 }
 
 ALWAYS_INLINE void add_values_typed(float *const o[], const float *const p[], int n_q, const void *const value[],
-                                    int32_t n_keys, int32_t dim, bool is_bf16)
+                                    int32_t n_keys, int32_t ahead, int32_t dim, bool is_bf16)
 {
     switch (n_q) {
-    case 1: add_values_q(o, p, value, n_keys, dim, is_bf16, 1); break;
-    case 2: add_values_q(o, p, value, n_keys, dim, is_bf16, 2); break;
-    case 3: add_values_q(o, p, value, n_keys, dim, is_bf16, 3); break;
-    case 4: add_values_q(o, p, value, n_keys, dim, is_bf16, 4); break;
-    case 5: add_values_q(o, p, value, n_keys, dim, is_bf16, 5); break;
-    default: add_values_q(o, p, value, n_keys, dim, is_bf16, 6);
+    case 1: add_values_q(o, p, value, n_keys, ahead, dim, is_bf16, 1); break;
+    case 2: add_values_q(o, p, value, n_keys, ahead, dim, is_bf16, 2); break;
+    case 3: add_values_q(o, p, value, n_keys, ahead, dim, is_bf16, 3); break;
+    case 4: add_values_q(o, p, value, n_keys, ahead, dim, is_bf16, 4); break;
+    case 5: add_values_q(o, p, value, n_keys, ahead, dim, is_bf16, 5); break;
+    default: add_values_q(o, p, value, n_keys, ahead, dim, is_bf16, 6);
     }
 }
 
-/* o[i] += p[i][j] * value[j] for n_q <= BLOCK_QUERIES queries and n_keys values, j ascending. */
+/* o[i] += p[i][j] * value[j] for n_q <= BLOCK_QUERIES queries and n_keys values, j ascending; value[ahead ...] are
+ * prefetched meanwhile. */
 static inline void add_values(float *const o[], const float *const p[], int n_q, const void *const value[],
-                              int32_t n_keys, int32_t dim, bool is_bf16)
+                              int32_t n_keys, int32_t ahead, int32_t dim, bool is_bf16)
 {
-    if (is_bf16) add_values_typed(o, p, n_q, value, n_keys, dim, true);
-    else add_values_typed(o, p, n_q, value, n_keys, dim, false);
+    if (is_bf16) add_values_typed(o, p, n_q, value, n_keys, ahead, dim, true);
+    else add_values_typed(o, p, n_q, value, n_keys, ahead, dim, false);
 }
