@@ -68,14 +68,14 @@ typedef struct Choice {
     int32_t token;                            /* -1: not finite, see is_finite */
     bool    is_finite;                        /* false: a NaN or +inf among the logits (padding too), or nothing left
                                                * above -inf after the masks; nothing else is set */
-    float   logprob;                          /* of token; set when n_logprobs >= 0. A forced token has 0: it is certain */
+    float   logprob;                          /* of token; set when n_logprobs >= 0. Of a forced token 0 */
     int32_t n_top;                            /* the most likely ids (the chosen one may be among them), most likely
                                                * first, ties to the lower id; fewer when fewer are unmasked */
     int32_t top_id[MAX_TOP_LOGPROBS];
     float   top_logprob[MAX_TOP_LOGPROBS];
 } Choice;
 
-/* Scratch for rows of one vocabulary; one thread. Allocates only in open. */
+/* Scratch for rows of one vocabulary, about 24 bytes an id; one thread. Allocates only in open. */
 typedef struct Chooser Chooser;
 Status chooser_open(Chooser **out, int32_t vocab_size, Error *err);
 void   chooser_close(Chooser *c);

@@ -5,7 +5,8 @@
  * Ten rounds pass BigCrush with three to spare. The known answers of the paper's authors are in the tests. */
 #include "sampling/philox.h"
 
-static inline void block(uint32_t w0, uint32_t w1, uint32_t w2, uint32_t w3, uint32_t key0, uint32_t key1, uint32_t *out)
+static inline void block(uint32_t w0, uint32_t w1, uint32_t w2, uint32_t w3, uint32_t key0, uint32_t key1,
+                         uint32_t *out)
 {
 #pragma GCC unroll 10 /* so that the loop over blocks can be vectorised */
     for (int round = 0; round < 10; round++) {

@@ -1,8 +1,8 @@
 /* Top-k by a heap of the k best so far, the worst of them at the root.
  *
- * Places come in ascending order, so an element that only equals the root ranks behind it and is passed over:
- * one comparison against the root decides, for a block of them at a time. The heap becomes the ordered list by taking its
- * root away again and again. */
+ * Places come in ascending order, so an element that only equals the root ranks behind it and is passed over: one
+ * comparison against the root decides, for a block of them at a time. The heap becomes the ordered list by taking
+ * its root away again and again. */
 #include "sampling/topk.h"
 
 #include "sampling/row.h"

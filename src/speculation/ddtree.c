@@ -33,8 +33,9 @@ Status ddtree_open(DdTree **out, int32_t max_budget, int32_t max_rows, Error *er
 {
     *out = NULL;
     if (max_budget < 1 || max_budget >= TREE_MAX_NODES || max_rows < 1 || max_rows >= MAX_DEPTH) {
-        return error_set(err, ERR_UNSUPPORTED, "a draft tree of %d nodes over %d rows is not possible: at most %d and %d are",
-                         max_budget, max_rows, TREE_MAX_NODES - 1, MAX_DEPTH - 1);
+        return error_set(err, ERR_UNSUPPORTED,
+                         "a draft tree of %d nodes over %d rows is not possible: at most %d and %d are", max_budget,
+                         max_rows, TREE_MAX_NODES - 1, MAX_DEPTH - 1);
     }
     DdTree *b = mem_alloc(sizeof *b);
     if (!b) return error_set(err, ERR_NOMEM, "no memory to build draft trees");

@@ -1,8 +1,8 @@
 /* Best-first draft trees out of the logits of a block drafter (DDTree).
  *
  * Row d of the logits is the drafter's guess at the token d + 1 places behind the anchor, whatever the tokens between.
- * Then a prefix of guesses has the estimated chance exp(sum of their log-probabilities), and the tree of B nodes that is
- * expected to be accepted deepest is the B best prefixes. One builder serves all requests, one thread. */
+ * Then a prefix of guesses has the estimated chance exp(sum of their log-probabilities), and of all trees with B
+ * nodes the B best prefixes are expected to be accepted deepest. One builder serves all requests, one thread. */
 #pragma once
 
 #include "speculation/tree.h"
@@ -21,7 +21,7 @@ Status ddtree_open(DdTree **out, int32_t max_budget, int32_t max_rows, Error *er
 void   ddtree_close(DdTree *b);
 
 /* Grows `tree`, which holds its anchor alone, from logits [n_rows, vocabulary] float32; -inf is a guess that is not
- * allowed. At most shape.budget nodes and what the tree has room for; fewer when there are no more prefixes. Node numbers are the
- * order of growth; tree->score is the log of the estimated chance. ERR_NUMERIC when a row has a NaN or +inf: the tree
- * is the anchor alone. numeric_mode_enter() done. */
+ * allowed. At most shape.budget nodes and what the tree has room for; fewer when there are no more prefixes. Node
+ * numbers are the order of growth; tree->score is the log of the estimated chance. ERR_NUMERIC when a row has a NaN or
+ * +inf: the tree is the anchor alone. numeric_mode_enter() done. */
 Status ddtree_grow(DdTree *b, Tensor logits, DdTreeShape shape, Tree *tree, Error *err);

@@ -61,7 +61,9 @@ static int32_t *find_entry(const Ngram *g, const Slot *slot, const int32_t *ids,
     uint32_t hash = 0;
     for (int32_t i = 0; i < n; i++) hash = ((hash ^ (uint32_t)tokens[i]) * 0x9E3779B1u) ^ hash >> 15;
     int32_t at = (int32_t)((uint64_t)hash * (uint64_t)g->capacity >> 32);
-    while (table[at] && memcmp(ids + table[at] - n, tokens, (size_t)n * sizeof *tokens)) at = at + 1 < g->capacity ? at + 1 : 0;
+    while (table[at] && memcmp(ids + table[at] - n, tokens, (size_t)n * sizeof *tokens)) {
+        at = at + 1 < g->capacity ? at + 1 : 0;
+    }
     return &table[at];
 }
 
@@ -76,7 +78,9 @@ static void catch_up(const Ngram *g, Slot *slot, const int32_t *ids, int32_t n_i
 {
     if (slot->n_indexed >= n_ids) slot_reset(g, slot); /* other ids than last time */
     for (int32_t place = slot->n_indexed + 1; place < n_ids; place++) {
-        for (int32_t n = g->options.min_n; n <= g->options.max_n && n <= place; n++) *find_entry(g, slot, ids, n, place) = place;
+        for (int32_t n = g->options.min_n; n <= g->options.max_n && n <= place; n++) {
+            *find_entry(g, slot, ids, n, place) = place;
+        }
     }
     slot->n_indexed = n_ids - 1;
 }
@@ -159,8 +163,8 @@ static void ngram_close(Drafter *d)
 static Status options_check(const NgramOptions *o, Error *err)
 {
     if (o->min_n < 1 || o->max_n < o->min_n || o->max_n > NGRAM_LONGEST) {
-        return error_set(err, ERR_INPUT, "n-gram lengths must be in [1, %d] and in order, got %d to %d", NGRAM_LONGEST, o->min_n,
-                         o->max_n);
+        return error_set(err, ERR_INPUT, "n-gram lengths must be in [1, %d] and in order, got %d to %d", NGRAM_LONGEST,
+                         o->min_n, o->max_n);
     }
     if (o->max_tokens < 0) return error_set(err, ERR_INPUT, "an n-gram draft cannot have %d tokens", o->max_tokens);
     if (o->n_slots < 1 || o->max_model_len < 1 || o->max_model_len > 1 << 30) {
@@ -182,13 +186,20 @@ Status drafter_open_ngram(Drafter **out, const NgramOptions *options, Error *err
     if (g && count_entries(&o, &n_entries)) g->tables = mem_alloc_array(n_entries, sizeof *g->tables);
     if (!g || !g->slots || !g->tables) {
         if (g) ngram_close(&g->face);
-        return error_set(err, ERR_NOMEM, "no memory for n-gram drafts of %d requests of %d tokens", o.n_slots, o.max_model_len);
+        return error_set(err, ERR_NOMEM, "no memory for n-gram drafts of %d requests of %d tokens", o.n_slots,
+                         o.max_model_len);
     }
     g->options = o;
     g->capacity = capacity_for(&o);
     for (int32_t i = 0; i < o.n_slots; i++) g->slots[i].table = g->tables + n_entries / (size_t)o.n_slots * (size_t)i;
-    g->face = (Drafter){ .name = "ngram",       .fits = ngram_fits,       .groups = ngram_groups, .bind = ngram_bind,
-                         .begin = ngram_begin,  .observe = ngram_observe, .draft = ngram_draft,   .forget = ngram_forget,
+    g->face = (Drafter){ .name = "ngram",
+                         .fits = ngram_fits,
+                         .groups = ngram_groups,
+                         .bind = ngram_bind,
+                         .begin = ngram_begin,
+                         .observe = ngram_observe,
+                         .draft = ngram_draft,
+                         .forget = ngram_forget,
                          .close = ngram_close };
     *out = &g->face;
     return OK;

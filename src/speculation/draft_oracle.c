@@ -2,10 +2,10 @@
  * path of a verify pass can be reached on purpose, by any model, without a trained drafter.
  *
  * The spine is a line of true tokens from the anchor down. At each depth it is true with probability p; from its first
- * wrong token on it goes on with random ones, as a bad drafter would. A tree scatters the spine's nodes over its rows, in
- * order, and hangs every other row on a random node: so an accepted path jumps over rows, and rejected rows lie before,
- * between and behind it. Other rows never bear the true token where the walk could take it, so the
- * chance to accept d tokens is p^d, whatever the shape.
+ * wrong token on it goes on with random ones, as a bad drafter would. A tree scatters the spine's nodes over its rows,
+ * in order, and hangs every other row on a random node: so an accepted path jumps over rows, and rejected rows lie
+ * before, between and behind it. Other rows never bear the true token where the walk could take it, so the chance to
+ * accept d tokens, where the spine is that long, is p^d, whatever the shape.
  *
  * All is drawn from (seed, request, choice, place): a run can be repeated, and batch mates do not matter. */
 #include "speculation/drafter.h"
@@ -180,14 +180,14 @@ static void oracle_close(Drafter *d)
 static Status options_check(const OracleOptions *o, Error *err)
 {
     if (!(o->p >= 0 && o->p <= 1)) return error_set(err, ERR_INPUT, "the oracle's p must be in [0, 1], got %g", o->p);
-    if (o->vocab_size < 2) return error_set(err, ERR_INPUT, "the oracle needs 2 ids to be wrong, got %d", o->vocab_size);
+    if (o->vocab_size < 2) return error_set(err, ERR_INPUT, "the oracle needs 2 ids to err, got %d", o->vocab_size);
     if (o->max_depth < 1 || o->max_depth >= MAX_DEPTH) {
         return error_set(err, ERR_INPUT, "the oracle's depth must be in [1, %d], got %d", MAX_DEPTH - 1, o->max_depth);
     }
     int32_t most = o->chain ? o->max_depth + 1 : TREE_MAX_NODES;
     if (o->n_nodes < 1 || o->n_nodes > most) {
-        return error_set(err, ERR_INPUT, "the oracle's %s of depth %d has 1 to %d rows, got %d", o->chain ? "chain" : "tree",
-                         o->max_depth, most, o->n_nodes);
+        return error_set(err, ERR_INPUT, "the oracle's %s of depth %d has 1 to %d rows, got %d",
+                         o->chain ? "chain" : "tree", o->max_depth, most, o->n_nodes);
     }
     return OK;
 }
@@ -201,8 +201,14 @@ Status drafter_open_oracle(Drafter **out, const OracleOptions *options, Error *e
     Oracle *o = mem_alloc(sizeof *o);
     if (!o) return error_set(err, ERR_NOMEM, "no memory for the oracle");
     o->options = *options;
-    o->face = (Drafter){ .name = "oracle",       .fits = oracle_fits,       .groups = oracle_groups, .bind = oracle_bind,
-                         .begin = oracle_begin,  .observe = oracle_observe, .draft = oracle_draft,   .forget = oracle_forget,
+    o->face = (Drafter){ .name = "oracle",
+                         .fits = oracle_fits,
+                         .groups = oracle_groups,
+                         .bind = oracle_bind,
+                         .begin = oracle_begin,
+                         .observe = oracle_observe,
+                         .draft = oracle_draft,
+                         .forget = oracle_forget,
                          .close = oracle_close };
     *out = &o->face;
     return OK;

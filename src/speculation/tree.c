@@ -10,7 +10,8 @@ Status tree_alloc(Tree *t, int32_t max_nodes, Error *err)
 {
     *t = (Tree){ 0 };
     if (max_nodes < 1 || max_nodes > TREE_MAX_NODES) {
-        return error_set(err, ERR_UNSUPPORTED, "a draft tree of %d nodes is not possible: 1 to %d are", max_nodes, TREE_MAX_NODES);
+        return error_set(err, ERR_UNSUPPORTED, "a draft tree of %d nodes is not possible: 1 to %d are", max_nodes,
+                         TREE_MAX_NODES);
     }
     size_t n = (size_t)max_nodes;
     t->max_nodes = max_nodes;

@@ -5,7 +5,8 @@
  * how many tokens a pass yields and nothing else. Rows that the walk does not reach are never drawn for. */
 #include "speculation/verify.h"
 
-void verify_walk(const Tree *tree, void (*choose_at)(void *ctx, int32_t node, const int32_t *path, int32_t depth, Choice *out),
+void verify_walk(const Tree *tree,
+                 void (*choose_at)(void *ctx, int32_t node, const int32_t *path, int32_t depth, Choice *out),
                  bool (*stop_at)(void *ctx, int32_t token, int32_t depth), void *ctx, Walk *walk)
 {
     walk->n_path = 0;

@@ -14,5 +14,6 @@ typedef struct Walk {
 /* choose_at(ctx, node, path, depth, out): the choice at tree node `node`, whose path from the anchor is path[0..depth].
  * stop_at(ctx, token, depth): true ends the walk after this token was chosen (stop id, length): it is then the last
  * one, even if a child of the tree has it. May be NULL. */
-void verify_walk(const Tree *tree, void (*choose_at)(void *ctx, int32_t node, const int32_t *path, int32_t depth, Choice *out),
+void verify_walk(const Tree *tree,
+                 void (*choose_at)(void *ctx, int32_t node, const int32_t *path, int32_t depth, Choice *out),
                  bool (*stop_at)(void *ctx, int32_t token, int32_t depth), void *ctx, Walk *walk);

@@ -83,7 +83,8 @@ static void draws_follow_the_softmax(void **state)
 }
 
 /* Two draws that differ only in `second` are independent, and each follows the softmax: all pairs are counted. */
-static void check_joint(const char *what, DrawKey (*key_of)(uint64_t n, int which), uint32_t (*index_of)(uint64_t n, int which))
+static void check_joint(const char *what, DrawKey (*key_of)(uint64_t n, int which),
+                        uint32_t (*index_of)(uint64_t n, int which))
 {
     float logits[LAW_IDS];
     double p[LAW_IDS], expected[LAW_IDS * LAW_IDS];
@@ -200,7 +201,8 @@ static int32_t oracle_kept(const float *z, const int32_t *ranked, int32_t n, con
     return by_p;
 }
 
-static int32_t oracle_token(const float *z, int32_t n, const SampleParams *p, DrawKey key, uint32_t index, bool *is_close)
+static int32_t oracle_token(const float *z, int32_t n, const SampleParams *p, DrawKey key, uint32_t index,
+                            bool *is_close)
 {
     static int32_t ranked[MAX_VOCAB];
     for (int32_t i = 0; i < n; i++) ranked[i] = i;
@@ -221,7 +223,8 @@ static int32_t oracle_token(const float *z, int32_t n, const SampleParams *p, Dr
 
 static void draw_equals_the_formula(void **state)
 {
-    static const float temperatures[] = { 0.05f, 0.7f, 1, 1.3f, 2 }, top_ps[] = { 1, 0.9f, 0.3f }, min_ps[] = { 0, 0.02f };
+    static const float temperatures[] = { 0.05f, 0.7f, 1, 1.3f, 2 }, top_ps[] = { 1, 0.9f, 0.3f },
+                       min_ps[] = { 0, 0.02f };
     static const int32_t top_ks[] = { 0, 20 }, sizes[] = { 1, 7, 64, 1003, MAX_VOCAB - 1 };
     static float z[MAX_VOCAB];
     Random r = { 12 };
@@ -239,7 +242,8 @@ static void draw_equals_the_formula(void **state)
         RowRule rule = rule_of(&p);
         DrawKey key = { random_bits(&r), (uint32_t)random_below(&r, 4) };
         bool is_close = false;
-        int32_t want = oracle_token(z, n, &p, key, (uint32_t)k, &is_close), got = token_of(c, z, &rule, key, (uint32_t)k);
+        int32_t want = oracle_token(z, n, &p, key, (uint32_t)k, &is_close),
+                got = token_of(c, z, &rule, key, (uint32_t)k);
         n_close += is_close;
         n_cases++;
         if (!is_close) assert_int_equal(got, want);
@@ -277,7 +281,8 @@ static void tiny_temperature_is_greedy(void **state)
     Random r = { 13 };
     Chooser *c = open_chooser(100);
     for (uint64_t seed = 0; seed < 500; seed++) {
-        for (int i = 0; i < 100; i++) z[i] = (float)random_below(&r, 50); /* with equals: noise or id decides among them */
+        for (int i = 0; i < 100; i++)
+            z[i] = (float)random_below(&r, 50); /* with equals: noise or id decides among them */
         int32_t greedy = greedy_of(c, z, rule_of(&PLAIN), PLAIN);
         for (int k = 0; k < COUNT(tiny); k++) {
             SampleParams p = PLAIN;
@@ -358,7 +363,9 @@ static void forbidden_ids_are_never_drawn(void **state)
         SampleParams p = PLAIN;
         p.temperature = seed % 2 ? 1.3f : 0;
         p.top_k = seed % 5 ? 0 : 3;
-        RowRule rule = { .forced = -1, .mask = mask, .n_valid = N_VALID, .params = &p, .banned = banned, .n_banned = COUNT(banned) };
+        RowRule rule = {
+            .forced = -1, .mask = mask, .n_valid = N_VALID, .params = &p, .banned = banned, .n_banned = COUNT(banned)
+        };
         assert_true(is_allowed[token_of(c, z, &rule, (DrawKey){ seed, 0 }, 3)]);
     }
     chooser_close(c);
@@ -458,8 +465,11 @@ static void penalties_are_the_formula(void **state)
         if (k % 4) p.presence_penalty = 4 * (float)random_unit(&r) - 2;
         if (k % 5) p.frequency_penalty = 4 * (float)random_unit(&r) - 2;
         for (int i = 0; i < PENALTY_IDS; i++) z[i] = 3 * random_normal(&r);
-        for (int i = 0; i < MAX_PAST; i++) past[i] = random_below(&r, PENALTY_IDS + 10); /* some are no ids of this vocabulary */
-        History h = { past, past + 100, past + 200, random_below(&r, 100), random_below(&r, 100), random_below(&r, MAX_PAST - 200) };
+        for (int i = 0; i < MAX_PAST; i++)
+            past[i] = random_below(&r, PENALTY_IDS + 10); /* some are no ids of this vocabulary */
+        History h = {
+            past, past + 100, past + 200, random_below(&r, 100), random_below(&r, 100), random_below(&r, MAX_PAST - 200)
+        };
         RowRule rule = rule_of(&p), bare = rule_of(&q);
         rule.history = &h;
         memcpy(penalised, z, sizeof z);
@@ -609,9 +619,15 @@ static void bad_params_are_named(void **state)
     static const LogitBias outside[] = { { 100, 1 } }, loud[] = { { 5, 101 } };
 #define WITH(...) { .temperature = 1, .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, __VA_ARGS__ }
     const BadParams bad[] = {
-        { { .temperature = 7, .top_p = 1, .repetition_penalty = 1 }, "temperature", "temperature must be in [0, 2], got 7" },
-        { { .temperature = -0.5f, .top_p = 1, .repetition_penalty = 1 }, "temperature", "temperature must be in [0, 2], got -0.5" },
-        { { .temperature = NAN, .top_p = 1, .repetition_penalty = 1 }, "temperature", "temperature must be in [0, 2], got nan" },
+        { { .temperature = 7, .top_p = 1, .repetition_penalty = 1 },
+          "temperature",
+          "temperature must be in [0, 2], got 7" },
+        { { .temperature = -0.5f, .top_p = 1, .repetition_penalty = 1 },
+          "temperature",
+          "temperature must be in [0, 2], got -0.5" },
+        { { .temperature = NAN, .top_p = 1, .repetition_penalty = 1 },
+          "temperature",
+          "temperature must be in [0, 2], got nan" },
         { { .top_p = 0, .repetition_penalty = 1 }, "top_p", "top_p must be in (0, 1], got 0" },
         { { .top_p = 1.5f, .repetition_penalty = 1 }, "top_p", "top_p must be in (0, 1], got 1.5" },
         { WITH(.min_p = -1), "min_p", "min_p must be in [0, 1], got -1" },
@@ -619,7 +635,9 @@ static void bad_params_are_named(void **state)
         { { .top_p = 1, .repetition_penalty = 0 }, "repetition_penalty", "repetition_penalty must be above 0, got 0" },
         { WITH(.presence_penalty = 2.5f), "presence_penalty", "presence_penalty must be in [-2, 2], got 2.5" },
         { WITH(.frequency_penalty = -3), "frequency_penalty", "frequency_penalty must be in [-2, 2], got -3" },
-        { { .top_p = 1, .repetition_penalty = 1, .n_logprobs = 21 }, "top_logprobs", "top_logprobs must be in [0, 20], got 21" },
+        { { .top_p = 1, .repetition_penalty = 1, .n_logprobs = 21 },
+          "top_logprobs",
+          "top_logprobs must be in [0, 20], got 21" },
         { WITH(.n_bias = 1, .bias = outside), "logit_bias", "logit_bias must name ids in [0, 100), got 100" },
         { WITH(.n_bias = 1, .bias = loud), "logit_bias", "logit_bias of id 5 must be in [-100, 100], got 101" },
         { WITH(.n_bias = 2000), "logit_bias", "logit_bias must have at most 1024 entries, got 2000" },
@@ -635,8 +653,17 @@ static void bad_params_are_named(void **state)
 static void good_params_pass(void **state)
 {
     static const LogitBias edge[] = { { 0, -100 }, { 99, 100 } };
-    const SampleParams good[] = { PLAIN, { .temperature = 2, .top_p = 1e-9f, .min_p = 1, .top_k = 1 << 30, .repetition_penalty = 1e-3f,
-                                           .presence_penalty = -2, .frequency_penalty = 2, .n_logprobs = 20, .n_bias = 2, .bias = edge } };
+    const SampleParams good[] = { PLAIN,
+                                  { .temperature = 2,
+                                    .top_p = 1e-9f,
+                                    .min_p = 1,
+                                    .top_k = 1 << 30,
+                                    .repetition_penalty = 1e-3f,
+                                    .presence_penalty = -2,
+                                    .frequency_penalty = 2,
+                                    .n_logprobs = 20,
+                                    .n_bias = 2,
+                                    .bias = edge } };
     for (int i = 0; i < COUNT(good); i++) {
         Error err = { 0 };
         assert_int_equal(sample_params_check(&good[i], 100, &err), OK);

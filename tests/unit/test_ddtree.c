@@ -1,5 +1,5 @@
-/* Draft trees against those of the published builder (tests/data/golden/ddtree), and, with the ties and masks that are not
- * among them, against a sorted list of all prefixes. */
+/* Draft trees against those of the published builder (tests/data/golden/ddtree), and, with the ties and masks that are
+ * not among them, against a sorted list of all prefixes. */
 #include "backend/backend.h"
 #include "base/memory.h"
 #include "random.h"
@@ -244,7 +244,8 @@ static void spine_comes_first(void **state)
             assert_int_equal(tree.parent[i], i - 1);
             for (int j = 0; j < VOCAB; j++) assert_true(row[j] <= row[tree.token[i]]);
         }
-        for (int32_t i = ROWS + 2; i <= budget; i++) assert_true(tree.score[i] <= tree.score[i - 1]); /* then best-first */
+        for (int32_t i = ROWS + 2; i <= budget; i++)
+            assert_true(tree.score[i] <= tree.score[i - 1]); /* then best-first */
     }
     tree_free(&tree);
     ddtree_close(b);
@@ -284,11 +285,14 @@ static void broken_rows_propose_nothing(void **state)
         logits[k / COUNT(broken) * VOCAB + random_below(&r, VOCAB)] = broken[k % COUNT(broken)];
         Error err = { 0 };
         tree_start(&tree, 7);
-        assert_int_equal(ddtree_grow(b, tensor_2d(logits, DT_F32, ROWS, VOCAB), (DdTreeShape){ .budget = 32 }, &tree, &err), ERR_NUMERIC);
+        assert_int_equal(
+            ddtree_grow(b, tensor_2d(logits, DT_F32, ROWS, VOCAB), (DdTreeShape){ .budget = 32 }, &tree, &err),
+            ERR_NUMERIC);
         assert_int_equal(tree.n_nodes, 1);
     }
     float *logits = random_logits(&r);
-    for (int i = 0; i < VOCAB; i++) logits[2 * VOCAB + i] = -INFINITY; /* nothing allowed in row 2: no deeper than that */
+    for (int i = 0; i < VOCAB; i++)
+        logits[2 * VOCAB + i] = -INFINITY; /* nothing allowed in row 2: no deeper than that */
     grow(b, tensor_2d(logits, DT_F32, ROWS, VOCAB), (DdTreeShape){ .budget = 32 }, &tree);
     assert_int_equal(tree.n_nodes, 33);
     for (int32_t i = 0; i < tree.n_nodes; i++) assert_true(tree.depth[i] <= 2);

@@ -29,8 +29,13 @@ static Tree tree_of(int32_t max_nodes)
 
 static DraftJob job_of(const int32_t *ids, int32_t n_ids, int32_t slot, Tree *tree)
 {
-    return (DraftJob){ .slot = slot, .n_committed = n_ids - 1, .anchor = ids[n_ids - 1], .max_nodes = 16, .max_depth = MAX_DEPTH - 1,
-                       .ids = ids, .tree = tree };
+    return (DraftJob){ .slot = slot,
+                       .n_committed = n_ids - 1,
+                       .anchor = ids[n_ids - 1],
+                       .max_nodes = 16,
+                       .max_depth = MAX_DEPTH - 1,
+                       .ids = ids,
+                       .tree = tree };
 }
 
 static void draft(Drafter *d, DraftJob *jobs, int n)
@@ -71,14 +76,16 @@ static void fill_text(int32_t *ids, int32_t n, int32_t n_ids, uint64_t seed)
 
 static void drafts_are_what_a_search_finds(void **state)
 {
-    static const int32_t lengths[][2] = { { 2, 4 }, { 1, 1 }, { 3, 3 }, { 1, NGRAM_LONGEST } }, vocabs[] = { 2, 5, 20, 100000 };
+    static const int32_t lengths[][2] = { { 2, 4 }, { 1, 1 }, { 3, 3 }, { 1, NGRAM_LONGEST } },
+                         vocabs[] = { 2, 5, 20, 100000 };
     static int32_t ids[N_SLOTS][MAX_LEN];
     Random r = { 61 };
     Tree tree = tree_of(40);
     int n_found = 0;
     for (int k = 0; k < COUNT(lengths) * COUNT(vocabs); k++) {
         const int32_t *length = lengths[k % COUNT(lengths)];
-        Drafter *d = open_ngram((NgramOptions){ .n_slots = N_SLOTS, .max_model_len = MAX_LEN, .min_n = length[0], .max_n = length[1] });
+        Drafter *d = open_ngram(
+            (NgramOptions){ .n_slots = N_SLOTS, .max_model_len = MAX_LEN, .min_n = length[0], .max_n = length[1] });
         for (int request = 0; request < 4; request++) { /* slots are used again */
             for (int slot = 0; slot < N_SLOTS; slot++) {
                 fill_text(ids[slot], MAX_LEN, vocabs[k / COUNT(lengths)], random_bits(&r));
@@ -247,9 +254,12 @@ static void memory_is_planned_and_constant(void **state)
 static void bad_options_are_refused(void **state)
 {
     static const NgramOptions bad[] = {
-        { .n_slots = 1, .max_model_len = 10, .min_n = 5, .max_n = 4 }, { .n_slots = 1, .max_model_len = 10, .min_n = -1 },
-        { .n_slots = 1, .max_model_len = 10, .max_n = NGRAM_LONGEST + 1 }, { .n_slots = 0, .max_model_len = 10 },
-        { .n_slots = 1, .max_model_len = 0 }, { .n_slots = 1, .max_model_len = 10, .max_tokens = -1 },
+        { .n_slots = 1, .max_model_len = 10, .min_n = 5, .max_n = 4 },
+        { .n_slots = 1, .max_model_len = 10, .min_n = -1 },
+        { .n_slots = 1, .max_model_len = 10, .max_n = NGRAM_LONGEST + 1 },
+        { .n_slots = 0, .max_model_len = 10 },
+        { .n_slots = 1, .max_model_len = 0 },
+        { .n_slots = 1, .max_model_len = 10, .max_tokens = -1 },
     };
     for (int i = 0; i < COUNT(bad); i++) {
         Drafter *d = NULL;

@@ -149,14 +149,15 @@ static void acceptance_is_as_promised(void **state)
             for (int32_t i = accepted(&tree, options.truth_ctx, at); i >= 0; i--) n_at_least[i]++;
         }
         for (int i = 1; i < ROWS; i++) {
-            double has_depth = chain ? 1 : (double)(ROWS - i) / (ROWS - 1); /* spine lengths 1 .. 8 are equally likely */
+            double has_depth =
+                chain ? 1 : (double)(ROWS - i) / (ROWS - 1); /* spine lengths 1 .. 8 are equally likely */
             double want = pow(p, i) * has_depth, sigma = sqrt(want * (1 - want) / N);
             double got = (double)n_at_least[i] / N;
             assert_true(fabs(got - want) <= 4.5 * sigma + 1e-12);
         }
         assert_int_equal(n_at_least[ROWS], 0);
-        print_message("%s p %.1f: depth 1 accepted %.3f, depth 4 %.3f\n", chain ? "chain" : "tree", p, n_at_least[1] / (double)N,
-                      n_at_least[4] / (double)N);
+        print_message("%s p %.1f: depth 1 accepted %.3f, depth 4 %.3f\n", chain ? "chain" : "tree", p,
+                      n_at_least[1] / (double)N, n_at_least[4] / (double)N);
         drafter_close(d);
     }
     tree_free(&tree);

@@ -43,7 +43,7 @@ static int32_t sort_row(const Row *row, Sorted *out)
     return n;
 }
 
-/* Rows of many kinds: smooth, with many equal scores, with zeros of both signs, flat, masked, one far above the rest. */
+/* Rows of many kinds: smooth, many equal scores, zeros of both signs, flat, masked, one far above the rest, huge. */
 static void fill_row(Row *row, Random *r, int kind, int32_t n)
 {
     row->n = n;

@@ -104,7 +104,8 @@ static void chains_end_at_the_greatest_depth(void **state)
 static void check_sees_each_fault(void **state)
 {
     Tree t = example();
-    int32_t *fields[] = { &t.parent[0], &t.depth[0], &t.parent[3], &t.parent[3], &t.depth[4], &t.token[2], &t.n_nodes, &t.n_nodes };
+    int32_t *fields[] = { &t.parent[0], &t.depth[0], &t.parent[3], &t.parent[3],
+                          &t.depth[4],  &t.token[2], &t.n_nodes,   &t.n_nodes };
     int32_t faults[] = { 0, 1, 3, -1, 3, 1, 0, 9 };
     for (int i = 0; i < COUNT(fields); i++) {
         int32_t right = *fields[i];

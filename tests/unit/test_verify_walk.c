@@ -73,7 +73,9 @@ static void walk_is_plain_decoding(void **state)
     int64_t n_deep = 0;
     for (int k = 0; k < 3000; k++) {
         Tree t = random_tree(&r, 1 + random_below(&r, 100));
-        Target target = { .tree = &t, .prefix = random_bits(&r), .broken_node = -1, .stop_token = -1, .stop_depth = -1 };
+        Target target = {
+            .tree = &t, .prefix = random_bits(&r), .broken_node = -1, .stop_token = -1, .stop_depth = -1
+        };
         Walk walk;
         verify_walk(&t, choose_at, k % 2 ? stop_at : NULL, &target, &walk);
         assert_false(walk.failed);
