@@ -78,7 +78,8 @@ typedef struct Ops {
 
     /* Turns heads of q or k in place; x f32 [n_rows, heads, head_dim]; rope [3][n_rows]. Angle = position * inv_freq in
      * float32; cos and sin of that float32 number with full range reduction (fmath). RoFormer (arXiv 2104.09864)
-     * section 3.4.2, pairs (i, i + dim/2) as in the checkpoints. */
+     * section 3.4.2, pairs (i, i + dim/2) as in the checkpoints. With c, s already times scale:
+     *   x[i] = fma(x[i], c, -(x[i + dim/2] * s));   x[i + dim/2] = fma(x[i + dim/2], c, x[i] * s) */
     void (*rope)(Stream *, Tensor x, const int32_t *rope, int32_t n_rows, const RopeParams *params);
 
     /* Writes k and v rows (f32 [n_rows, n_heads, head_dim], rounded once to view.dtype) to entries store[row]. */

@@ -142,7 +142,7 @@ static void check_scene(Check *c, const Scene *s, Heads h, DType dtype, Fill fil
     int64_t heads = h.n_kv * h.group;
     float scale = 1.0f / sqrtf((float)h.dim);
     check_label(c, "attention %s kv=%d group=%d dim=%d block=%d rows=%d seqs=%d committed=%d", dtype_name(dtype), h.n_kv,
-                h.group, h.dim, s->block_size, s->batch.n_rows, s->batch.n_seqs, s->seqs[0].n_committed);
+                h.group, h.dim, s->block_size, s->batch.n_rows, s->n_seqs, s->seqs[0].n_committed);
     Cache cache = open_cache(c, s, h, dtype);
     fill_cache(c, s, &cache, fill);
     Tensor q = open_queries(c, s->batch.n_rows, h, fill);
@@ -152,8 +152,10 @@ static void check_scene(Check *c, const Scene *s, Heads h, DType dtype, Fill fil
     c->reference->attention(c->reference_stream, want, q, cache.view, &s->batch, s->store, scale);
     if (fill == FILL_NORMAL && s->batch.n_rows) check_oracle(c, s, &cache, q, want, scale);
     while (check_next_variant(c)) {
+        uint64_t *counted = &stream_row_counts(c->stream)->attention[s->seqs[0].n_rows], before = *counted;
         check_clear(got);
         c->ops->attention(c->stream, got, q, cache.view, &s->batch, s->store, scale);
+        check_that(c, *counted > before, "rows were not counted");
         check_bits(c, got, want); /* padding rows keep their pattern in both */
         int32_t row = check_int(c, 0, s->batch.n_rows - 1);
         if (s->seq[row] >= 0) check_alone(c, s, &cache, q, got, row, scale);
@@ -173,7 +175,8 @@ static void check_random_scenes(Check *c)
     for (int i = 0; i < 60; i++) {
         Scene s;
         scene_open_random(&s, c, i % 4 ? 90 : 1100, 65, blocks[check_int(c, 0, COUNT(blocks) - 1)]);
-        check_scene(c, &s, random_heads(c), i % 3 ? DT_BF16 : DT_F32, i % 5 ? FILL_NORMAL : FILL_NASTY);
+        check_scene(c, &s, random_heads(c), i % 3 ? DT_BF16 : DT_F32,
+                    i % 5 ? FILL_NORMAL : i % 2 ? FILL_NASTY : FILL_BROKEN);
     }
 }
 

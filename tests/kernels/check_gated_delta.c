@@ -47,9 +47,9 @@ static void open_states(Layer *l, Check *c, const Scene *s)
     l->conv_bytes = l->conv_state.slot_bytes * s->n_slots;
     l->state.data = broken_memory(c, l->state_bytes);
     l->conv_state.data = broken_memory(c, l->conv_bytes);
-    for (int i = 0; i < s->batch.n_seqs; i++) {
+    for (int i = 0; i < s->n_seqs; i++) {
         const BatchSeq *q = &s->seqs[i];
-        if (q->n_rows == 0 || q->n_committed == 0) continue; /* a slot of a new sequence keeps its NaN */
+        if (q->n_committed == 0) continue; /* a slot of a new sequence keeps its NaN */
         char *slot = (char *)l->state.data + l->state.slot_bytes * q->slot;
         char *tail = (char *)l->conv_state.data + l->conv_state.slot_bytes * q->slot;
         check_fill(c, tensor_1d(slot, DT_F32, (int64_t)p->nv * p->dk * p->dv), FILL_NORMAL);
@@ -107,8 +107,8 @@ static void fill_log_mix(const Scene *s, Layer *l)
 static int random_commits(Check *c, const Scene *s, Commit *commits, int32_t rows[][MAX_DEPTH])
 {
     int n = 0;
-    for (int32_t i = 0; i < s->batch.n_seqs; i++) {
-        if (s->seqs[i].n_rows == 0 || s->seqs[i].certain || check_int(c, 0, 4) == 0) continue;
+    for (int32_t i = 0; i < s->n_seqs; i++) {
+        if (s->seqs[i].certain || check_int(c, 0, 4) == 0) continue;
         commits[n] = (Commit){ i, scene_path(s, scene_random_leaf(s, c, i), rows[n]), rows[n] };
         n++;
     }
@@ -133,7 +133,7 @@ static void compare_layers(Check *c, const Layer *got, const Layer *want)
 static void check_variants(Check *c, const Scene *s, GatedDelta p, Fill fill)
 {
     check_label(c, "gated_delta nk=%d nv=%d dk=%d dv=%d rows=%d seqs=%d committed=%d", p.nk, p.nv, p.dk, p.dv,
-                s->batch.n_rows, s->batch.n_seqs, s->seqs[0].n_committed);
+                s->batch.n_rows, s->n_seqs, s->seqs[0].n_committed);
     Layer before = open_layer(c, s, p, fill), want = copy_layer(c, s, &before);
     Commit commits[SCENE_MAX_SEQS];
     int32_t rows[SCENE_MAX_SEQS][MAX_DEPTH];
@@ -145,8 +145,10 @@ static void check_variants(Check *c, const Scene *s, GatedDelta p, Fill fill)
                                      want.log, commits, n);
     while (check_next_variant(c)) {
         Layer got = copy_layer(c, s, &before);
+        uint64_t *counted = &stream_row_counts(c->stream)->recurrent[s->seqs[0].n_rows], seen = *counted;
         check_clear(got.out);
         run(c->ops, c->stream, s, &got);
+        check_that(c, *counted > seen, "rows were not counted");
         fill_log_mix(s, &got);
         c->ops->gated_delta_commit(c->stream, &p, got.state, got.conv_state, got.channels, &s->batch, got.log, commits, n);
         compare_layers(c, &got, &want);
@@ -211,7 +213,7 @@ static void check_conv_tail(Check *c, const Scene *s, const Layer *before, const
 static void check_trees(Check *c, const Scene *s, GatedDelta p)
 {
     check_label(c, "trees against single rows, nk=%d nv=%d dk=%d dv=%d rows=%d seqs=%d", p.nk, p.nv, p.dk, p.dv,
-                s->batch.n_rows, s->batch.n_seqs);
+                s->batch.n_rows, s->n_seqs);
     Layer before = open_layer(c, s, p, FILL_NORMAL);
     fill_log_mix(s, &before);
     while (check_next_variant(c)) {
@@ -227,7 +229,7 @@ static void check_trees(Check *c, const Scene *s, GatedDelta p)
             check_conv_tail(c, s, &before, &tree, &commits[i]);
             memcpy(slot_of(&tree, &s->seqs[commits[i].seq]), slot_of(&before, &s->seqs[commits[i].seq]), before.state.slot_bytes);
         }
-        for (int i = 0; i < s->batch.n_seqs; i++)
+        for (int i = 0; i < s->n_seqs; i++)
             if (s->seqs[i].certain)
                 memcpy(slot_of(&tree, &s->seqs[i]), slot_of(&before, &s->seqs[i]), before.state.slot_bytes);
         check_bytes(c, tree.state.data, before.state.data, before.state_bytes); /* nothing else was touched */
@@ -423,7 +425,7 @@ int main(int argc, char **argv)
         for (int k = 0; k < 6; k++) {
             Scene s;
             scene_open_random(&s, &c, 40, 70, 16);
-            check_variants(&c, &s, random_params(&c, n[0], n[1], n[2], n[3]), k % 2 ? FILL_NORMAL : FILL_NASTY);
+            check_variants(&c, &s, random_params(&c, n[0], n[1], n[2], n[3]), k % 2 ? FILL_NORMAL : k ? FILL_NASTY : FILL_BROKEN);
             scene_open_random(&s, &c, 40, 70, 16);
             check_trees(&c, &s, random_params(&c, n[0], n[1], n[2], n[3]));
         }

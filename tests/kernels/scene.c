@@ -106,7 +106,9 @@ static void add_padding(Scene *s, int32_t n)
         s->index[row] = s->store[row] = 0;
         memset(s->path + row * MAX_DEPTH, 0xff, MAX_DEPTH * sizeof(int32_t));
     }
-    if (n) s->seqs[s->batch.n_seqs++] = (BatchSeq){ .phase = SEQ_PAD, .slot = -1000000 };
+    if (n == 0) return;
+    s->seqs[s->batch.n_seqs++] = (BatchSeq){ .phase = SEQ_PAD, .first_row = s->batch.n_rows - n, .n_rows = n, .slot = -1000000 };
+    s->seqs[s->batch.n_seqs++] = (BatchSeq){ .phase = SEQ_PAD, .first_row = 1000000, .slot = -1000000 };
 }
 
 void scene_open(Scene *s, Check *c, const SceneSeq *seqs, int n_seqs, int32_t block_size, int32_t n_padding)
@@ -121,7 +123,7 @@ void scene_open(Scene *s, Check *c, const SceneSeq *seqs, int n_seqs, int32_t bl
     s->seq = check_alloc(c, (size_t)n_rows * sizeof(int32_t));
     s->path = check_alloc(c, (size_t)n_rows * MAX_DEPTH * sizeof(int32_t));
     for (int i = 0; i < n_seqs; i++) add_seq(s, c, i, &seqs[i]);
-    s->batch.n_seqs = n_seqs;
+    s->n_seqs = s->batch.n_seqs = n_seqs;
     add_padding(s, n_padding);
     s->batch.seqs = s->seqs;
     s->batch.seq = s->seq;

@@ -18,7 +18,8 @@ typedef struct SceneSeq {
 
 typedef struct Scene {
     Batch    batch;
-    BatchSeq seqs[SCENE_MAX_SEQS + 1]; /* one of padding at the end */
+    BatchSeq seqs[SCENE_MAX_SEQS + 2]; /* padding behind the real ones, with and without rows */
+    int32_t  n_seqs;                   /* real ones */
     int32_t  n_slots, n_blocks, block_size, max_blocks;
     int32_t *block_table, *store, *parent, *path, *index, *seq, *rope;
 } Scene;

@@ -80,7 +80,7 @@ static void attend_heads(void *arg, int64_t first, int64_t end, int worker)
     float *x = worker_scratch(job->st, worker);
     for (int32_t s = 0; s < job->batch->n_seqs; s++) {
         const BatchSeq *seq = &job->batch->seqs[s];
-        if (!batch_seq_is_real(seq)) continue;
+        if (!batch_seq_is_real(job->batch, seq)) continue;
         for (int32_t r = seq->first_row; r < seq->first_row + seq->n_rows; r++)
             for (int64_t h = first; h < end; h++) attend(job, seq, r, (int32_t)h, x);
     }
@@ -89,14 +89,15 @@ static void attend_heads(void *arg, int64_t first, int64_t end, int worker)
 void attention_count(Stream *st, const Batch *batch)
 {
     for (int32_t s = 0; s < batch->n_seqs; s++)
-        if (batch_seq_is_real(&batch->seqs[s])) count_rows(st->counts.attention, batch->seqs[s].n_rows);
+        if (batch_seq_is_real(batch, &batch->seqs[s])) count_rows(st->counts.attention, batch->seqs[s].n_rows);
 }
 
 void cpu_scalar_attention(Stream *st, Tensor out, Tensor q, KvView view, const Batch *batch, const int32_t *store,
                           float scale)
 {
     CHECK(view.head_dim <= ATTN_MAX_HEAD_DIM);
-    for (int32_t s = 0; s < batch->n_seqs; s++) CHECK(batch->seqs[s].n_committed + batch->seqs[s].n_rows <= MAX_KEYS);
+    for (int32_t s = 0; s < batch->n_seqs; s++)
+        CHECK(!batch_seq_is_real(batch, &batch->seqs[s]) || batch->seqs[s].n_committed + batch->seqs[s].n_rows <= MAX_KEYS);
     AttentionJob job = { out, q, view, batch, store, scale, st };
     attention_count(st, batch);
     stream_for(st, q.shape[1], 1, attend_heads, &job);

@@ -200,7 +200,7 @@ static void run_items(void *arg, int64_t first, int64_t end, int worker)
         int32_t first_slice = share_at(n_slices, part, job->n_parts), end_slice = share_at(n_slices, part + 1, job->n_parts);
         for (int32_t i = 0; i < job->batch->n_seqs; i++) {
             const BatchSeq *seq = &job->batch->seqs[i];
-            if (!batch_seq_is_real(seq)) continue;
+            if (!batch_seq_is_real(job->batch, seq)) continue;
             Block b = { .job = job, .seq = seq, .plan = seq->certain ? NULL : (const WalkStep *)plan,
                         .key_head = (int32_t)(item / job->n_parts),
                         .prepared = (float *)((char *)worker_scratch(job->st, worker) + job->plan_bytes) };
@@ -218,7 +218,7 @@ static size_t plan_walks(Stream *st, const Batch *batch)
     size_t used = 0;
     for (int32_t i = 0; i < batch->n_seqs; i++) {
         const BatchSeq *seq = &batch->seqs[i];
-        if (!batch_seq_is_real(seq) || seq->certain) continue;
+        if (!batch_seq_is_real(batch, seq) || seq->certain) continue;
         CHECK(used + walk_bytes(seq->n_rows) <= WORKER_SCRATCH_BYTES / 4);
         walk_plan(scratch + used, batch, seq);
         used += walk_bytes(seq->n_rows);
@@ -254,7 +254,7 @@ void gdn_run(Stream *st, Tensor out, Tensor conv, Tensor a, Tensor b, const Gate
     CHECK(job.plan_bytes + job.prepared_bytes + WALK_MAX_SLOTS * sizeof(float) * p->dk * kernels->slice <= WORKER_SCRATCH_BYTES);
 
     for (int32_t i = 0; i < batch->n_seqs; i++)
-        if (batch_seq_is_real(&batch->seqs[i])) count_rows(st->counts.recurrent, batch->seqs[i].n_rows);
+        if (batch_seq_is_real(batch, &batch->seqs[i])) count_rows(st->counts.recurrent, batch->seqs[i].n_rows);
     int64_t min_items, n_items = cut_items(&job, &min_items);
     stream_for(st, n_items, min_items, run_items, &job);
     FAULT_POINT("gdn", tensor_rows(out, batch_real_rows(batch)), batch_real_rows(batch));

@@ -27,10 +27,10 @@ static inline void *kv_value(const KvView *view, int32_t store, int32_t head)
     return (char *)kv_key(view, store, head) + (int64_t)view->n_heads * view->block_size * kv_row_bytes(view);
 }
 
-/* A place of the batch that holds a sequence: the others are padding up to the bucket's size. */
-static inline bool batch_seq_is_real(const BatchSeq *seq)
+/* The other sequences are padding up to the bucket's size: without rows, or with rows that belong to nobody. */
+static inline bool batch_seq_is_real(const Batch *batch, const BatchSeq *seq)
 {
-    return seq->phase != SEQ_PAD && seq->n_rows > 0;
+    return seq->n_rows > 0 && batch->seq[seq->first_row] >= 0;
 }
 
 /* Row before `row` on its path; -1 = the last committed token. Rows of a certain sequence are a line. */

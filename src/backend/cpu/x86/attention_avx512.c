@@ -30,7 +30,7 @@ enum {
     PARTIAL_HEAD = 16,           /* floats before o, to keep it aligned */
     MAX_AHEAD = 64,              /* rows of the cache that are asked for before they are needed, and their bytes */
     AHEAD_BYTES = 16 << 10,
-    MIN_WORK_PER_WORKER = 1 << 16, /* multiplications that are worth waking a worker */
+    MIN_WORK_PER_WORKER = 1 << 17, /* multiplications that are worth waking a worker */
 };
 
 /* A worker's scratch: a tile of keys or values, the scores of one split, then room for partials. */
@@ -348,7 +348,7 @@ static void combine_query(const Plan *plan, const Group *g, int32_t query)
 
 static int64_t queries_of(const Plan *plan, const BatchSeq *seq)
 {
-    return batch_seq_is_real(seq) ? (int64_t)seq->n_rows * plan->heads_per_kv : 0;
+    return batch_seq_is_real(plan->job.batch, seq) ? (int64_t)seq->n_rows * plan->heads_per_kv : 0;
 }
 
 static int64_t groups_of(const Plan *plan, const BatchSeq *seq)
@@ -442,7 +442,7 @@ static double measure(Plan *plan)
     int32_t longest = 0;
     for (int32_t s = 0; s < plan->job.batch->n_seqs; s++) {
         const BatchSeq *seq = &plan->job.batch->seqs[s];
-        if (!batch_seq_is_real(seq)) continue;
+        if (!batch_seq_is_real(plan->job.batch, seq)) continue;
         int32_t n = seq->n_committed + seq->n_rows;
         longest = n > longest ? n : longest;
         work += (double)n * seq->n_rows * plan->job.q.shape[1] * plan->job.view.head_dim * 2;
