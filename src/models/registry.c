@@ -1,6 +1,6 @@
 /* The families we serve, and what opening any of them takes.
  *
- * A new family is a file with a ModelKind, a row in `kinds`, and a page in docs/models. model_needs() and model_open()
+ * A new family is a file with a ModelKind and a row in `kinds`. model_needs() and model_open()
  * go the same way as far as the headers lead (prepare), so the plan cannot promise what the loader does not keep. */
 #include "models/layers.h"
 

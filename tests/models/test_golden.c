@@ -22,7 +22,8 @@ typedef struct Case {
     double      limit; /* of the logits: docs/spec/models.md 10.1 */
 } Case;
 
-static const Case cases[] = { { "llama", 3e-6 }, { "llama_yarn", 3e-6 }, { "qwen3", 3e-6 }, { "qwen3_5", 5e-5 } };
+static const Case cases[] = { { "llama", 3e-6 }, { "llama_yarn", 3e-6 }, { "llama3_bias", 3e-6 }, { "qwen3", 3e-6 },
+                              { "qwen3_linear_bias", 3e-6 }, { "qwen3_5", 5e-5 } };
 static const char *const masks[] = { "scalar", "avx2", "avx512" };
 enum { N_CASES = sizeof cases / sizeof cases[0], N_MASKS = sizeof masks / sizeof masks[0] };
 
@@ -142,7 +143,7 @@ static void check_prefill(Fixture *f)
     builder_forward(b);
     check_states(f);
     double d = distance(b->logits, g->logits, (size_t)g->n * (size_t)g->vocab);
-    print_message("%-10s %-12s prefill is within %.1e of the reference (limit %.0e)\n", f->kind->name,
+    print_message("%-18s %-12s prefill is within %.1e of the reference (limit %.0e)\n", f->kind->name,
                   backend_variant(f->backend), d, f->kind->limit);
     if (!(d <= f->kind->limit)) fail_msg("logits of %s are off by %.1e of the largest one", f->kind->name, d);
 }

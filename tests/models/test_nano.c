@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <cmocka.h>
 
-enum { MAX_ROWS = 256, MAX_SEQS = 48, MAX_TOKENS = 256 };
+enum { MAX_ROWS = 256, MAX_SEQS = 48, MAX_TOKENS = 256, TREE_ROWS = 8 };
 
 typedef struct Pair {
     const char *key, *dir;
@@ -33,16 +33,16 @@ typedef struct Runner {
     BatchBuilder *builder;
 } Runner;
 
-static Runner runner_open(const Pair *pair, DType dtype, const char *mask)
+static Runner runner_open(const Pair *pair, DType dtype, const char *mask, int32_t n_slots, int32_t max_tokens)
 {
     Runner r = { 0 };
     Error err = { 0 };
     char dir[4096];
     assert_ok(source_path(dir, sizeof dir, pair->dir, &err), &err);
     assert_ok(backend_open_cpu(&r.backend, &(BackendOptions){ .n_workers = 2, .cpu_mask = mask }, &err), &err);
-    ModelOptions options = { .dtype = dtype, .limits = { MAX_ROWS, MAX_ROWS, MAX_SEQS, 0 } };
+    ModelOptions options = { .dtype = dtype, .limits = { MAX_ROWS, MAX_ROWS, n_slots, TREE_ROWS } };
     assert_ok(model_open(&r.model, dir, r.backend, &options, &err), &err);
-    BuilderOptions sizes = { .n_slots = MAX_SEQS, .max_tokens = MAX_TOKENS, .max_rows = MAX_ROWS,
+    BuilderOptions sizes = { .n_slots = n_slots, .max_tokens = max_tokens, .max_rows = MAX_ROWS,
                              .max_outputs = MAX_ROWS };
     assert_ok(builder_open(&r.builder, r.model, &sizes, &err), &err);
     return r;
@@ -119,7 +119,7 @@ static void check_continuations(const char *file, const char *mask)
         Error err = { 0 };
         Traces *t = NULL;
         assert_ok(traces_open(&t, file, pairs[i].key, &err), &err);
-        Runner r = runner_open(&pairs[i], DT_F32, mask);
+        Runner r = runner_open(&pairs[i], DT_F32, mask, MAX_SEQS, MAX_TOKENS);
         continue_all(&r, t, tokens);
         check_tokens(&pairs[i], t, tokens);
         check_heads(&pairs[i], &r, t);
@@ -163,7 +163,8 @@ static void test_bf16_bits(void **state)
         Error err = { 0 };
         Traces *t = NULL;
         assert_ok(traces_open(&t, "nano_traces.json", pairs[p].key, &err), &err);
-        Runner scalar = runner_open(&pairs[p], DT_BF16, "scalar"), best = runner_open(&pairs[p], DT_BF16, NULL);
+        Runner scalar = runner_open(&pairs[p], DT_BF16, "scalar", 1, MAX_TOKENS);
+        Runner best = runner_open(&pairs[p], DT_BF16, NULL, 1, MAX_TOKENS);
         for (int i = 0; i < 3; i++) {
             int32_t n = score(&scalar, &t->item[i]);
             score(&best, &t->item[i]);
@@ -173,6 +174,76 @@ static void test_bf16_bits(void **state)
         }
         runner_close(&scalar);
         runner_close(&best);
+        traces_free(t);
+    }
+}
+
+/* ---- a text longer than one attention split ---- */
+
+enum { LONG = ATTN_SPLIT + 40, WATCHED = 48 }; /* logits of the last WATCHED positions are compared */
+
+/* The first n tokens in chunks; logits of those from `watch` on go to out, [..][vocab]. */
+static void read_text(Runner *r, const int32_t *ids, int32_t n, int32_t chunk, int32_t watch, float *out)
+{
+    const size_t vocab = (size_t)r->model->info.vocab_size;
+    builder_clear(r->builder, 0);
+    for (int32_t at = 0; at < n; at += chunk) {
+        int32_t rows = n - at < chunk ? n - at : chunk, first = watch > at ? watch - at : 0;
+        builder_begin(r->builder);
+        int32_t row = builder_line(r->builder, 0, ids + at, rows);
+        if (first < rows) builder_want(r->builder, row + first, rows - first);
+        builder_forward(r->builder);
+        if (first >= rows) continue;
+        memcpy(out, r->builder->logits, (size_t)(rows - first) * vocab * sizeof *out);
+        out += (size_t)(rows - first) * vocab;
+    }
+}
+
+/* The watched positions again, as trees of a true chain with a wrong child at each node. */
+static void read_by_trees(Runner *r, const int32_t *ids, float *out)
+{
+    const size_t vocab = (size_t)r->model->info.vocab_size;
+    static const int32_t parents[TREE_ROWS] = { -1, 0, 0, 1, 1, 3, 3, 5 }, path[] = { 0, 1, 3, 5 };
+    read_text(r, ids, LONG - WATCHED, 100, LONG, NULL);
+    for (int32_t at = LONG - WATCHED; at < LONG; at += COUNT(path)) {
+        int32_t tokens[TREE_ROWS] = { ids[at], ids[at + 1], 7, ids[at + 2], 8, ids[at + 3], 9, 10 };
+        builder_begin(r->builder);
+        int32_t row = builder_tree(r->builder, 0, tokens, parents, TREE_ROWS);
+        for (int i = 0; i < COUNT(path); i++) builder_want(r->builder, row + path[i], 1);
+        builder_forward(r->builder);
+        builder_commit(r->builder, 0, path, COUNT(path));
+        memcpy(out, r->builder->logits, COUNT(path) * vocab * sizeof *out);
+        out += COUNT(path) * vocab;
+    }
+}
+
+static void check_long(const Pair *pair, DType dtype, const int32_t *ids)
+{
+    Runner r = runner_open(pair, dtype, NULL, 1, LONG + TREE_ROWS);
+    size_t n = (size_t)WATCHED * (size_t)r.model->info.vocab_size;
+    float *want = mem_alloc_array(n, sizeof *want), *got = mem_alloc_array(n, sizeof *got);
+    assert_true(want && got);
+    read_text(&r, ids, LONG, MAX_ROWS, LONG - WATCHED, want);
+    read_text(&r, ids, LONG, 7, LONG - WATCHED, got);
+    assert_memory_equal(got, want, n * sizeof *want);
+    read_by_trees(&r, ids, got);
+    assert_memory_equal(got, want, n * sizeof *want);
+    mem_free(want);
+    mem_free(got);
+    runner_close(&r);
+}
+
+static void test_long(void **state)
+{
+    for (int p = 0; p < COUNT(pairs); p++) {
+        Error err = { 0 };
+        Traces *t = NULL;
+        int32_t ids[LONG];
+        assert_ok(traces_open(&t, "nano_traces.json", pairs[p].key, &err), &err);
+        for (int32_t n = 0, i = 0; n < LONG; i = (i + 1) % t->n) /* the greedy texts, one after another */
+            for (int32_t k = 0; k < t->item[i].n_greedy && n < LONG; k++) ids[n++] = t->item[i].greedy[k];
+        check_long(&pairs[p], DT_BF16, ids);
+        check_long(&pairs[p], DT_F32, ids);
         traces_free(t);
     }
 }
@@ -216,7 +287,8 @@ static void test_bf16_quality(void **state)
         Traces *t = NULL;
         Difference d = { 0 };
         assert_ok(traces_open(&t, "nano_reference.json", pairs[p].key, &err), &err);
-        Runner wide = runner_open(&pairs[p], DT_F32, NULL), narrow = runner_open(&pairs[p], DT_BF16, NULL);
+        Runner wide = runner_open(&pairs[p], DT_F32, NULL, 1, MAX_TOKENS);
+        Runner narrow = runner_open(&pairs[p], DT_BF16, NULL, 1, MAX_TOKENS);
         for (int32_t i = 0; i < t->n && d.n < 5000; i++) {
             int32_t n = score(&wide, &t->item[i]);
             score(&narrow, &t->item[i]);
@@ -239,7 +311,8 @@ static void test_bf16_quality(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest quick[] = { cmocka_unit_test(test_traces), cmocka_unit_test(test_bf16_bits) };
+    const struct CMUnitTest quick[] = { cmocka_unit_test(test_traces), cmocka_unit_test(test_bf16_bits),
+                                        cmocka_unit_test(test_long) };
     const struct CMUnitTest all[] = { cmocka_unit_test(test_reference), cmocka_unit_test(test_traces_scalar),
                                       cmocka_unit_test(test_bf16_quality) };
     numeric_mode_enter();
