@@ -188,7 +188,8 @@ void *check_alloc(Check *c, size_t bytes)
 static bool guards_are_whole(const CheckBlock *b)
 {
     for (int i = 0; i < GUARD_BYTES; i++) {
-        if ((unsigned char)b->data[i] != GUARD || (unsigned char)b->data[GUARD_BYTES + b->bytes + i] != GUARD) return false;
+        unsigned char before = (unsigned char)b->data[i], behind = (unsigned char)b->data[GUARD_BYTES + b->bytes + i];
+        if (before != GUARD || behind != GUARD) return false;
     }
     return true;
 }

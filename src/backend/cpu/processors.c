@@ -33,8 +33,8 @@ static Status add_range(Processors *p, int first, int last, const cpu_set_t *all
 {
     for (int cpu = first; cpu <= last; cpu++) {
         if (!CPU_ISSET(cpu, allowed)) {
-            return error_set_param(err, ERR_USAGE, "cpuset", "cpuset names processor %d, which this process may not use",
-                                   cpu);
+            return error_set_param(err, ERR_USAGE, "cpuset",
+                                   "cpuset names processor %d, which this process may not use", cpu);
         }
         if (p->n == MAX_PROCESSORS) {
             return error_set_param(err, ERR_USAGE, "cpuset", "cpuset names more than %d processors", MAX_PROCESSORS);

@@ -116,10 +116,11 @@ static void pack_row(uint32_t *to, int stride, const void *row, int64_t n_in, bo
 static void pack_rows(const Rows *rows)
 {
     bool is_bf16 = rows->x.dtype == DT_BF16;
+    size_t row_bytes = (size_t)rows->x.stride[0] * dtype_bytes(rows->x.dtype);
     for (int64_t first = 0; first < rows->n; first += rows->block) {
         int n = rows_of_block(rows, first);
         for (int r = 0; r < n; r++) {
-            const char *row = (char *)rows->x.data + (size_t)((first + r) * rows->x.stride[0]) * dtype_bytes(rows->x.dtype);
+            const char *row = (const char *)rows->x.data + (size_t)(first + r) * row_bytes;
             pack_row(rows->packed + first * rows->n_words + r, n, row, rows->x.shape[1], is_bf16);
         }
     }
