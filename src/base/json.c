@@ -143,10 +143,9 @@ Status json_get_int(const json_t *object, const char *key, int64_t min, int64_t 
     if (!v) return OK;
     double real = json_is_real(v) ? json_real_value(v) : 0;
     if (!json_is_number(v) || real != floor(real)) return wrong_type(v, key, "an integer", err);
-    /* 16.0 is an integer to JSON; beyond 2^53 a real no longer says which one. */
-    bool exact = fabs(real) <= 9007199254740992.0;
-    int64_t got = json_is_integer(v) ? json_integer_value(v) : exact ? (int64_t)real : 0;
-    if (exact && got >= min && got <= max) {
+    if (fabs(real) >= 0x1p63) return wrong_type(v, key, "a 64-bit integer", err);
+    int64_t got = json_is_integer(v) ? json_integer_value(v) : (int64_t)real; /* 16.0 is an integer to JSON */
+    if (got >= min && got <= max) {
         *value = got;
         return OK;
     }

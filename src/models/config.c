@@ -140,7 +140,8 @@ static const FamilyRow *read_family(ConfigReader *r, ModelConfig *c)
     const char *inner = config_string(r, r->text, "model_type", type);
     const FamilyRow *inner_row = find_family(inner);
     if (!row || !inner_row || row->family != inner_row->family) {
-        config_fail(r, ERR_UNSUPPORTED, "model_type %.40s is not supported; llama, qwen3 and qwen3_5 are", row ? inner : type);
+        config_fail(r, ERR_UNSUPPORTED, "model_type %.40s is not supported; llama, qwen3 and qwen3_5 are",
+                    row ? inner : type);
         return NULL;
     }
     snprintf(c->model_type, sizeof c->model_type, "%s", type);
@@ -160,8 +161,8 @@ static void refuse_quantized(ConfigReader *r)
         const json_t *q = config_object(r, holder(r, keys[i]), keys[i]);
         if (!q) continue;
         const char *method = config_string(r, q, "quant_method", "an unnamed method");
-        config_fail(r, ERR_UNSUPPORTED, "the weights are quantized (%s: quant_method %.40s), which is not supported", keys[i],
-                    method);
+        config_fail(r, ERR_UNSUPPORTED, "the weights are quantized (%s: quant_method %.40s), which is not supported",
+                    keys[i], method);
     }
 }
 
@@ -268,7 +269,8 @@ static LayerType read_layer_type(ConfigReader *r, const ModelConfig *c, const js
     }
     if (strcmp(name, "full_attention") == 0) return LAYER_FULL_ATTENTION;
     if (strcmp(name, "linear_attention") == 0 && c->family == FAMILY_QWEN3_5) return LAYER_LINEAR_ATTENTION;
-    config_fail(r, ERR_UNSUPPORTED, "layer_types[%d] \"%.40s\" is not supported with model_type %s", layer, name, c->model_type);
+    config_fail(r, ERR_UNSUPPORTED, "layer_types[%d] \"%.40s\" is not supported with model_type %s", layer, name,
+                c->model_type);
     return LAYER_FULL_ATTENTION;
 }
 
@@ -320,11 +322,12 @@ static void read_gated_delta(ConfigReader *r, ModelConfig *c)
     c->gdn_value_dim = (int32_t)config_need_int(r, r->text, "linear_value_head_dim", 1, MAX_GDN_DIM);
     c->gdn_conv_kernel = (int32_t)config_need_int(r, r->text, "linear_conv_kernel_dim", 1, 64);
     if (c->gdn_value_heads % c->gdn_key_heads != 0) {
-        config_fail(r, ERR_INPUT, "linear_num_value_heads %d is not a multiple of linear_num_key_heads %d", c->gdn_value_heads,
-                    c->gdn_key_heads);
+        config_fail(r, ERR_INPUT, "linear_num_value_heads %d is not a multiple of linear_num_key_heads %d",
+                    c->gdn_value_heads, c->gdn_key_heads);
     }
     if (c->gdn_conv_kernel != CONV_KERNEL) {
-        config_fail(r, ERR_UNSUPPORTED, "linear_conv_kernel_dim %d is not supported, only %d", c->gdn_conv_kernel, CONV_KERNEL);
+        config_fail(r, ERR_UNSUPPORTED, "linear_conv_kernel_dim %d is not supported, only %d", c->gdn_conv_kernel,
+                    CONV_KERNEL);
     }
 }
 
@@ -416,7 +419,8 @@ static Status read_both(ModelConfig *c, const json_t *config, const json_t *gene
     return r.status;
 }
 
-Status config_parse(ModelConfig *out, const char *config, size_t n, const char *generation, size_t n_generation, Error *err)
+Status config_parse(ModelConfig *out, const char *config, size_t n, const char *generation, size_t n_generation,
+                    Error *err)
 {
     json_t *c = NULL, *g = NULL;
     Status status = json_parse(&c, config, n, "config.json", err);

@@ -54,8 +54,8 @@ Status config_read(ModelConfig *out, const char *dir, Error *err);
 Status config_parse(ModelConfig *out, const char *config, size_t n, const char *generation, size_t n_generation,
                     Error *err);
 
-/* inv_freq[dim / 2] with scaling applied, the factor on cos and sin, and the axis of each pair (docs/spec/models.md 1.2-1.4).
- * dim = rotary dims. All float32 steps as the reference does them. */
+/* inv_freq[dim / 2] with scaling applied, the factor on cos and sin, and the axis of each pair (docs/spec/models.md
+ * 1.2-1.4). dim = rotary dims. All float32 steps as the reference does them. */
 void rope_frequencies(const ModelConfig *c, float *inv_freq, uint8_t *axis, float *scale);
 int  rope_dim(const ModelConfig *c);
 

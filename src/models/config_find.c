@@ -1,6 +1,7 @@
 /* MODEL of the command line to a directory: a bundled model, a directory, or a Hugging Face id in the local cache.
  *
- *     nano          TANDEM_MODELS/nano, PROGRAM/../share/tandem/models/nano (installed), PROGRAM/../models/nano (build/)
+ *     nano          TANDEM_MODELS/nano, PROGRAM/../share/tandem/models/nano (installed),
+ *                   PROGRAM/../models/nano (build/)
  *     ./some/dir    itself
  *     owner/name    HUB/models--owner--name/snapshots/COMMIT, where COMMIT stands in refs/main */
 #include "base/file.h"
@@ -98,7 +99,8 @@ static Status find_in_hub(const char *id, const char *owner, const char *name, c
     char hub[PATH_MAX], repo[PATH_MAX], commit[128];
     if (!hub_dir(hub, sizeof hub)) return error_set(err, ERR_NOT_FOUND, "there is no directory %s", id);
     if (!is_dir(repo, sizeof repo, "%s/models--%s--%s", hub, owner, name)) {
-        return error_set(err, ERR_NOT_FOUND, "there is no directory %s, and no such model in the Hugging Face cache %s", id, hub);
+        return error_set(err, ERR_NOT_FOUND, "there is no directory %s, and no such model in the Hugging Face cache %s",
+                         id, hub);
     }
     Status status = read_commit(repo, commit, err);
     if (status != OK) return status;
@@ -119,9 +121,12 @@ Status model_find(const char *name, char *dir, size_t size, Error *err)
     if (is_plain(name) && find_bundled(name, dir, size)) return OK;
     if (is_dir(dir, size, "%s", name)) return OK;
     if (file_exists(name) && ends_with(name, ".gguf")) {
-        return error_set(err, ERR_UNSUPPORTED, "%s is a GGUF file, which is not supported; give a directory of safetensors files", name);
+        return error_set(err, ERR_UNSUPPORTED,
+                         "%s is a GGUF file, which is not supported; give a directory of safetensors files", name);
     }
     if (file_exists(name)) return error_set(err, ERR_INPUT, "%s is a file; give the directory that holds it", name);
     if (split_id(name, owner, model)) return find_in_hub(name, owner, model, dir, size, err);
-    return error_set(err, ERR_NOT_FOUND, "there is no model %s: it is neither bundled (nano, nano-plain) nor a directory nor owner/name", name);
+    return error_set(err, ERR_NOT_FOUND,
+                     "there is no model %s: it is neither bundled (nano, nano-plain) nor a directory nor owner/name",
+                     name);
 }

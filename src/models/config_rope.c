@@ -104,8 +104,8 @@ static void read_mrope(ConfigReader *r, const json_t *rope, ModelConfig *c)
     }
     bool overlong = (s[1] > 0 && 3 * s[1] - 2 >= n_pairs) || (s[2] > 0 && 3 * s[2] - 1 >= n_pairs);
     if (s[0] + s[1] + s[2] != n_pairs || overlong) {
-        config_fail(r, ERR_INPUT, "mrope_section [%d, %d, %d] does not divide the %d rotary pairs of head_dim %d", s[0], s[1],
-                    s[2], n_pairs, c->head_dim);
+        config_fail(r, ERR_INPUT, "mrope_section [%d, %d, %d] does not divide the %d rotary pairs of head_dim %d", s[0],
+                    s[1], s[2], n_pairs, c->head_dim);
     }
     if (!config_bool(r, rope, "mrope_interleaved", true)) {
         config_fail(r, ERR_UNSUPPORTED, "mrope_interleaved false is not supported");
@@ -125,10 +125,12 @@ void config_read_rope(ConfigReader *r, ModelConfig *c)
     p->theta = config_double(r, place, "rope_theta", 1.5, 1e15, 10000);
 
     place = json_has(rope, "partial_rotary_factor") ? rope : r->text;
-    p->partial_factor = config_double(r, place, "partial_rotary_factor", 1e-3, 1, c->family == FAMILY_QWEN3_5 ? 0.25 : 1);
+    p->partial_factor =
+        config_double(r, place, "partial_rotary_factor", 1e-3, 1, c->family == FAMILY_QWEN3_5 ? 0.25 : 1);
     int dim = rope_dim(c);
     if (dim < 2 || dim % 2 != 0) {
-        config_fail(r, ERR_INPUT, "head_dim %d and partial_rotary_factor give %d rotary dims; they must be even", c->head_dim, dim);
+        config_fail(r, ERR_INPUT, "head_dim %d and partial_rotary_factor give %d rotary dims; they must be even",
+                    c->head_dim, dim);
     }
     p->type = read_type(r, rope);
     if (p->type != ROPE_DEFAULT) read_scaling(r, rope, c);

@@ -99,13 +99,15 @@ static Status refuse_length(const Shard *s, uint64_t length, Error *err)
         return error_set(err, ERR_INPUT, "%s is a git-lfs pointer, not the file itself: run git lfs pull", s->path);
     }
     if (s->file_bytes < 8) {
-        return error_set(err, ERR_INPUT, "%s has only %" PRIu64 " bytes: it is no safetensors file", s->path, s->file_bytes);
+        return error_set(err, ERR_INPUT, "%s has only %" PRIu64 " bytes: it is no safetensors file", s->path,
+                         s->file_bytes);
     }
     if (length > MAX_HEADER_BYTES) {
-        return error_set(err, ERR_INPUT, "%s announces a header of %" PRIu64 " bytes: it is no safetensors file", s->path,
-                         length);
+        return error_set(err, ERR_INPUT, "%s announces a header of %" PRIu64 " bytes: it is no safetensors file",
+                         s->path, length);
     }
-    return error_set(err, ERR_INPUT, "%s is cut short: its header has %" PRIu64 " bytes, the whole file %" PRIu64 "; download it again",
+    return error_set(err, ERR_INPUT,
+                     "%s is cut short: its header has %" PRIu64 " bytes, the whole file %" PRIu64 "; download it again",
                      s->path, length, s->file_bytes);
 }
 
@@ -129,7 +131,9 @@ static Status check_end(const Shard *s, uint64_t end, Error *err)
     if (status != OK) return status;
     if (now != s->file_bytes) return error_set(err, ERR_IO, "%s changed its size while it was being read", s->path);
     if (end > now) {
-        return error_set(err, ERR_INPUT, "%s is cut short: its tensors end at byte %" PRIu64 ", the file at %" PRIu64 "; download it again",
+        return error_set(err, ERR_INPUT,
+                         "%s is cut short: its tensors end at byte %" PRIu64 ", the file at %" PRIu64
+                         "; download it again",
                          s->path, end, now);
     }
     if (end < now) {
@@ -208,7 +212,8 @@ static void names_free(Names *names)
 
 static Status names_add(Names *names, const char *name, Error *err)
 {
-    if (names->n == MAX_SHARDS) return error_set(err, ERR_INPUT, "there are more than %d safetensors files", MAX_SHARDS);
+    if (names->n == MAX_SHARDS)
+        return error_set(err, ERR_INPUT, "there are more than %d safetensors files", MAX_SHARDS);
     if (names->n == names->capacity) {
         int capacity = names->capacity ? 2 * names->capacity : 16;
         char **item = mem_realloc(names->item, (size_t)capacity * sizeof *item);
@@ -284,8 +289,9 @@ static Status list_index(Names *names, json_t *map, const char *index_path, Erro
     json_object_foreach(map, tensor, value) {
         const char *file = json_string_value(value);
         if (!file || !is_plain_name(file) || !ends_with(file, ".safetensors")) {
-            return error_set(err, ERR_INPUT, "%s: the file of tensor %.120s must be a plain name that ends in .safetensors",
-                             index_path, tensor);
+            return error_set(err, ERR_INPUT,
+                             "%s: the file of tensor %.120s must be a plain name that ends in .safetensors", index_path,
+                             tensor);
         }
         if ((last && strcmp(last, file) == 0) || names_have(names, file)) continue;
         Status status = names_add(names, file, err);

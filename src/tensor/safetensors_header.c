@@ -158,7 +158,8 @@ static Status take_counts(Scan *s, int64_t *out, int max, int *n)
     if (!take(s, '[')) return bad(s, "an array is expected");
     if (take(s, ']')) return OK;
     do {
-        if (*n == max) return bad(s, max == 2 ? "data_offsets has more than two numbers" : "shape has more than 8 dimensions");
+        if (*n == max)
+            return bad(s, max == 2 ? "data_offsets has more than two numbers" : "shape has more than 8 dimensions");
         Status status = take_count(s, &out[*n]);
         if (status != OK) return status;
         ++*n;
@@ -215,7 +216,8 @@ static Status check_description(const Scan *s, const char *name, const Descripti
     int bits = dtype_bits_of_name(d->dtype);
     if (bits == 0) return OK; /* unknown: an error only if the tensor is needed */
     uint64_t bytes;
-    if (!bytes_of(d, bits, &bytes)) return bad_tensor(s, name, "has a shape that overflows or does not fill whole bytes");
+    if (!bytes_of(d, bits, &bytes))
+        return bad_tensor(s, name, "has a shape that overflows or does not fill whole bytes");
     if (bytes != (uint64_t)(d->range[1] - d->range[0])) {
         return bad_tensor(s, name, "has data_offsets that do not match its dtype and shape");
     }

@@ -215,10 +215,11 @@ static void strs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(limit_is_kept), cmocka_unit_test(failure_stays), cmocka_unit_test(no_memory),
-        cmocka_unit_test(printing),      cmocka_unit_test(strings),       cmocka_unit_test(random_bytes_give_valid_json),
-        cmocka_unit_test(integers),      cmocka_unit_test(doubles),       cmocka_unit_test(doubles_read_back),
-        cmocka_unit_test(strs),
+        cmocka_unit_test(limit_is_kept),     cmocka_unit_test(failure_stays),
+        cmocka_unit_test(no_memory),         cmocka_unit_test(printing),
+        cmocka_unit_test(strings),           cmocka_unit_test(random_bytes_give_valid_json),
+        cmocka_unit_test(integers),          cmocka_unit_test(doubles),
+        cmocka_unit_test(doubles_read_back), cmocka_unit_test(strs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* config.json: published and bundled files read as documented, everything else refused by name; rotary frequencies
- * against the numbers of docs/spec/models.md; where a model is found. */
+ * against the numbers of docs/spec/models.md. */
 #include "base/error.h"
 #include "base/json.h"
 #include "models/config.h"
@@ -15,14 +15,14 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* --- files to start from ---------------------------------------------------------------------------------------- */
 
 static const char smollm2[] =
     "{\"model_type\":\"llama\",\"hidden_size\":576,\"intermediate_size\":1536,\"num_hidden_layers\":30,"
-    "\"num_attention_heads\":9,\"num_key_value_heads\":3,\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-5,\"rope_theta\":100000,"
+    "\"num_attention_heads\":9,\"num_key_value_heads\":3,\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-5,\"rope_theta\":"
+    "100000,"
     "\"rope_scaling\":null,\"rope_interleaved\":false,\"max_position_embeddings\":8192,\"vocab_size\":49152,"
     "\"tie_word_embeddings\":true,\"attention_bias\":false,\"mlp_bias\":false,\"is_llama_config\":true,"
     "\"torch_dtype\":\"bfloat16\",\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":2}";
@@ -35,8 +35,10 @@ static const char llama31[] =
     "\"eos_token_id\":[128001,128008,128009],\"bos_token_id\":128000,\"torch_dtype\":\"bfloat16\"}";
 
 static const char qwen3[] =
-    "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"hidden_size\":1024,\"intermediate_size\":3072,"
-    "\"num_hidden_layers\":28,\"num_attention_heads\":16,\"num_key_value_heads\":8,\"head_dim\":128,\"hidden_act\":\"silu\","
+    "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"hidden_size\":1024,\"intermediate_size\":"
+    "3072,"
+    "\"num_hidden_layers\":28,\"num_attention_heads\":16,\"num_key_value_heads\":8,\"head_dim\":128,\"hidden_act\":"
+    "\"silu\","
     "\"rms_norm_eps\":1e-06,\"rope_theta\":1000000,\"rope_scaling\":null,\"max_position_embeddings\":40960,"
     "\"vocab_size\":151936,\"tie_word_embeddings\":true,\"attention_bias\":false,\"use_sliding_window\":false,"
     "\"sliding_window\":null,\"max_window_layers\":28,\"bos_token_id\":151643,\"eos_token_id\":151645,"
@@ -46,12 +48,17 @@ static const char qwen3[] =
 static const char qwen35[] =
     "{\"architectures\":[\"Qwen3_5ForConditionalGeneration\"],\"model_type\":\"qwen3_5\",\"image_token_id\":248056,"
     "\"tie_word_embeddings\":false,\"language_model_only\":false,\"vision_config\":{\"depth\":27,\"hidden_size\":1152},"
-    "\"text_config\":{\"model_type\":\"qwen3_5_text\",\"hidden_size\":5120,\"intermediate_size\":17408,\"num_hidden_layers\":64,"
-    "\"num_attention_heads\":24,\"num_key_value_heads\":4,\"head_dim\":256,\"attn_output_gate\":true,\"attention_bias\":false,"
+    "\"text_config\":{\"model_type\":\"qwen3_5_text\",\"hidden_size\":5120,\"intermediate_size\":17408,\"num_hidden_"
+    "layers\":64,"
+    "\"num_attention_heads\":24,\"num_key_value_heads\":4,\"head_dim\":256,\"attn_output_gate\":true,\"attention_"
+    "bias\":false,"
     "\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-06,\"full_attention_interval\":4,\"linear_conv_kernel_dim\":4,"
-    "\"linear_key_head_dim\":128,\"linear_value_head_dim\":128,\"linear_num_key_heads\":16,\"linear_num_value_heads\":48,"
-    "\"mamba_ssm_dtype\":\"float32\",\"max_position_embeddings\":262144,\"vocab_size\":248320,\"mtp_num_hidden_layers\":1,"
-    "\"eos_token_id\":248044,\"bos_token_id\":248044,\"pad_token_id\":null,\"dtype\":\"bfloat16\",\"output_gate_type\":\"swish\","
+    "\"linear_key_head_dim\":128,\"linear_value_head_dim\":128,\"linear_num_key_heads\":16,\"linear_num_value_heads\":"
+    "48,"
+    "\"mamba_ssm_dtype\":\"float32\",\"max_position_embeddings\":262144,\"vocab_size\":248320,\"mtp_num_hidden_"
+    "layers\":1,"
+    "\"eos_token_id\":248044,\"bos_token_id\":248044,\"pad_token_id\":null,\"dtype\":\"bfloat16\",\"output_gate_type\":"
+    "\"swish\","
     "\"partial_rotary_factor\":0.25,\"mlp_only_layers\":[],\"rope_parameters\":{\"rope_type\":\"default\","
     "\"rope_theta\":10000000,\"partial_rotary_factor\":0.25,\"mrope_interleaved\":true,\"mrope_section\":[11,11,10]}}}";
 
@@ -201,7 +208,7 @@ static void published_files(void **state)
     assert_int_equal(c.bos_id, 248044);
 }
 
-/* --- keys that are missing, and other spellings -------------------------------------------------------------------- */
+/* --- keys that are missing, and other spellings ---------------------------------------------------------------- */
 
 static void defaults(void **state)
 {
@@ -252,7 +259,8 @@ static void spellings(void **state)
     assert_true(good_with(smollm2, "attention_bias", "true").attention_bias);
     assert_int_equal(good_with(qwen3, "quantization_config", "null").family, FAMILY_QWEN3);
 
-    ModelConfig c = good_with(qwen3, "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":32768}");
+    ModelConfig c = good_with(qwen3, "rope_scaling",
+                              "{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":32768}");
     assert_int_equal(c.rope.type, ROPE_YARN);
     assert_true(c.rope.truncate && c.rope.factor == 4);
     /* the given factor counts; a missing one follows from the two lengths */
@@ -367,7 +375,8 @@ static const struct {
     { qwen3, "num_key_value_heads", NULL, ERR_INPUT, "num_key_value_heads is missing" },
     { qwen3, "num_key_value_heads", "0", ERR_INPUT, "num_key_value_heads must be in [1, 16]" },
     { qwen3, "num_key_value_heads", "17", ERR_INPUT, "num_key_value_heads must be" },
-    { qwen3, "num_key_value_heads", "5", ERR_INPUT, "num_attention_heads 16 is not a multiple of num_key_value_heads 5" },
+    { qwen3, "num_key_value_heads", "5", ERR_INPUT,
+      "num_attention_heads 16 is not a multiple of num_key_value_heads 5" },
     { qwen35, "text_config.num_key_value_heads", "null", ERR_INPUT, "num_key_value_heads is missing" },
     { qwen3, "head_dim", "0", ERR_INPUT, "head_dim must be in [1, 512]" },
     { qwen3, "head_dim", "1024", ERR_INPUT, "head_dim must be" },
@@ -387,7 +396,8 @@ static const struct {
     { qwen3, "torch_dtype", "\"int8\"", ERR_UNSUPPORTED, "torch_dtype \"int8\" is not one of" },
     { qwen3, "mtp_num_hidden_layers", "99", ERR_INPUT, "mtp_num_hidden_layers must be" },
     /* layers */
-    { qwen3, "layer_types", "[\"full_attention\"]", ERR_INPUT, "layer_types has 1 entries, but num_hidden_layers is 28" },
+    { qwen3, "layer_types", "[\"full_attention\"]", ERR_INPUT,
+      "layer_types has 1 entries, but num_hidden_layers is 28" },
     { qwen3, "layer_types", "\"full_attention\"", ERR_INPUT, "layer_types must be an array" },
     { llama31, "num_hidden_layers", "300", ERR_INPUT, "num_hidden_layers must be" },
     { qwen35, "text_config.full_attention_interval", "0", ERR_INPUT, "full_attention_interval must be" },
@@ -396,7 +406,8 @@ static const struct {
     { qwen35, "text_config.linear_num_value_heads", "40", ERR_INPUT, "linear_num_value_heads 40 is not a multiple" },
     { qwen35, "text_config.linear_key_head_dim", "513", ERR_INPUT, "linear_key_head_dim must be" },
     { qwen35, "text_config.linear_value_head_dim", "-1", ERR_INPUT, "linear_value_head_dim must be" },
-    { qwen35, "text_config.linear_conv_kernel_dim", "3", ERR_UNSUPPORTED, "linear_conv_kernel_dim 3 is not supported, only 4" },
+    { qwen35, "text_config.linear_conv_kernel_dim", "3", ERR_UNSUPPORTED,
+      "linear_conv_kernel_dim 3 is not supported, only 4" },
     /* what we would leave out */
     { qwen3, "hidden_act", "\"gelu\"", ERR_UNSUPPORTED, "hidden_act \"gelu\" is not supported" },
     { qwen3, "mlp_bias", "true", ERR_UNSUPPORTED, "mlp_bias true is not supported" },
@@ -416,8 +427,10 @@ static const struct {
     { qwen3, "rope_theta", NULL, ERR_INPUT, "rope_theta is missing" },
     { qwen3, "rope_theta", "1", ERR_INPUT, "rope_theta must be" },
     { qwen3, "rope_theta", "-1e6", ERR_INPUT, "rope_theta must be" },
-    { qwen3, "rope_scaling", "{\"rope_type\":\"dynamic\",\"factor\":2}", ERR_UNSUPPORTED, "rope_type \"dynamic\" is not supported" },
-    { qwen3, "rope_scaling", "{\"type\":\"longrope\",\"factor\":2}", ERR_UNSUPPORTED, "type \"longrope\" is not supported" },
+    { qwen3, "rope_scaling", "{\"rope_type\":\"dynamic\",\"factor\":2}", ERR_UNSUPPORTED,
+      "rope_type \"dynamic\" is not supported" },
+    { qwen3, "rope_scaling", "{\"type\":\"longrope\",\"factor\":2}", ERR_UNSUPPORTED,
+      "type \"longrope\" is not supported" },
     { qwen3, "rope_scaling", "{\"rope_type\":\"axial\"}", ERR_UNSUPPORTED, "rope_type \"axial\"" },
     { qwen3, "rope_scaling", "{\"rope_type\":5}", ERR_INPUT, "rope_type must be a string" },
     { qwen3, "rope_scaling", "\"yarn\"", ERR_INPUT, "rope_scaling must be an object" },
@@ -428,17 +441,22 @@ static const struct {
     { qwen3, "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":0}", ERR_INPUT,
       "original_max_position_embeddings must be" },
     { qwen3, "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4,\"beta_fast\":0}", ERR_INPUT, "beta_fast must be" },
-    { qwen3, "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4,\"beta_fast\":1,\"beta_slow\":32}", ERR_INPUT, "beta_slow" },
-    { qwen3, "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4,\"attention_factor\":-1}", ERR_INPUT, "attention_factor must be" },
+    { qwen3, "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4,\"beta_fast\":1,\"beta_slow\":32}", ERR_INPUT,
+      "beta_slow" },
+    { qwen3, "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4,\"attention_factor\":-1}", ERR_INPUT,
+      "attention_factor must be" },
     { qwen3, "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4,\"truncate\":0}", ERR_INPUT, "truncate must be" },
-    { llama31, "rope_scaling.original_max_position_embeddings", NULL, ERR_INPUT, "original_max_position_embeddings is missing" },
+    { llama31, "rope_scaling.original_max_position_embeddings", NULL, ERR_INPUT,
+      "original_max_position_embeddings is missing" },
     { llama31, "rope_scaling.low_freq_factor", NULL, ERR_INPUT, "low_freq_factor" },
     { llama31, "rope_scaling.high_freq_factor", "1", ERR_INPUT, "low_freq_factor below high_freq_factor" },
     { qwen35, "text_config.rope_parameters.partial_rotary_factor", "0", ERR_INPUT, "partial_rotary_factor must be" },
     { qwen35, "text_config.rope_parameters.partial_rotary_factor", "1.5", ERR_INPUT, "partial_rotary_factor must be" },
-    { qwen35, "text_config.rope_parameters.partial_rotary_factor", "1", ERR_INPUT, "does not divide the 128 rotary pairs" },
+    { qwen35, "text_config.rope_parameters.partial_rotary_factor", "1", ERR_INPUT,
+      "does not divide the 128 rotary pairs" },
     { qwen35, "text_config.rope_parameters.mrope_section", "[11,11]", ERR_INPUT, "must have three numbers" },
-    { qwen35, "text_config.rope_parameters.mrope_section", "[11,11,11]", ERR_INPUT, "does not divide the 32 rotary pairs" },
+    { qwen35, "text_config.rope_parameters.mrope_section", "[11,11,11]", ERR_INPUT,
+      "does not divide the 32 rotary pairs" },
     { qwen35, "text_config.rope_parameters.mrope_section", "[11,-11,32]", ERR_INPUT, "mrope_section[1] must be" },
     { qwen35, "text_config.rope_parameters.mrope_section", "[8,12,12]", ERR_INPUT, "does not divide" },
     { qwen35, "text_config.rope_parameters.mrope_section", "[11,11.5,10]", ERR_INPUT, "mrope_section[1] must be" },
@@ -524,8 +542,10 @@ static void not_json(void **state)
 /* Any value anywhere: an error or a config whose invariants hold. */
 static void random_values(void **state)
 {
-    static const char *const values[] = { "0", "1", "-1", "3", "64", "1e300", "-1e300", "1e-300", "9223372036854775807", "\"x\"",
-                                          "[]", "{}", "null", "true", "0.5", "[1,2,3]", "2147483648", "\"yarn\"" };
+    static const char *const values[] = {
+        "0",     "1",  "-1", "3",    "64",   "1e300", "-1e300",  "1e-300",     "9223372036854775807",
+        "\"x\"", "[]", "{}", "null", "true", "0.5",   "[1,2,3]", "2147483648", "\"yarn\""
+    };
     static const char *const files[] = { smollm2, llama31, qwen3, qwen35 };
     unsigned seed = 20260803;
     print_message("seed %u\n", seed);
@@ -535,8 +555,10 @@ static void random_values(void **state)
         json_t *root = json_loads(files[rand() % COUNT(files)], 0, NULL), *value, *object = root;
         const char *key;
         if (json_object_get(root, "text_config") && rand() % 8) object = json_object_get(root, "text_config");
-        if (rand() % 3 == 0 && json_object_get(object, "rope_parameters")) object = json_object_get(object, "rope_parameters");
-        if (rand() % 3 == 0 && json_is_object(json_object_get(object, "rope_scaling"))) object = json_object_get(object, "rope_scaling");
+        if (rand() % 3 == 0 && json_object_get(object, "rope_parameters"))
+            object = json_object_get(object, "rope_parameters");
+        if (rand() % 3 == 0 && json_is_object(json_object_get(object, "rope_scaling")))
+            object = json_object_get(object, "rope_scaling");
         int at = rand() % (int)json_object_size(object);
         json_object_foreach(object, key, value) {
             if (at-- == 0) break;
@@ -610,16 +632,47 @@ static void llama3_frequencies(void **state)
 
 static void yarn_frequencies(void **state)
 {
-    ModelConfig c = good_with(qwen35, "text_config.rope_parameters",
-                              "{\"rope_type\":\"yarn\",\"rope_theta\":10000000,\"partial_rotary_factor\":0.25,\"factor\":4.0,"
-                              "\"original_max_position_embeddings\":262144,\"mrope_interleaved\":true,\"mrope_section\":[11,11,10]}");
-    static const Wave q35[] = { { 0, 1 }, { 14, 8.659643e-4 }, { 15, 4.742398e-4 }, { 18, 7.217387e-5 }, { 22, 3.849816e-6 },
-                                { 31, 4.137043e-8 } };
+    ModelConfig c = good_with(
+        qwen35, "text_config.rope_parameters",
+        "{\"rope_type\":\"yarn\",\"rope_theta\":10000000,\"partial_rotary_factor\":0.25,\"factor\":4.0,"
+        "\"original_max_position_embeddings\":262144,\"mrope_interleaved\":true,\"mrope_section\":[11,11,10]}");
+    static const Wave q35[] = {
+        { 0, 1 },           { 14, 8.659643e-4 }, { 15, 4.742398e-4 }, { 18, 7.217387e-5 }, { 22, 3.849816e-6 },
+        { 31, 4.137043e-8 }
+    };
     expect_waves(&c, q35, COUNT(q35), 1.138629436);
 
-    c = good_with(qwen3, "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":32768}");
+    c = good_with(qwen3, "rope_scaling",
+                  "{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":32768}");
     static const Wave q3[] = { { 24, 5.375321e-3 }, { 31, 8.029597e-4 }, { 40, 4.445699e-5 }, { 63, 3.102344e-7 } };
     expect_waves(&c, q3, COUNT(q3), 1.138629436);
+}
+
+/* Both ends of the ramp outside the table: the golden checkpoint's (from -1, cut to 0), and one that ends behind it. */
+static void yarn_ramps_are_cut(void **state)
+{
+    char *file = changed(smollm2, "head_dim", "16"), *low = changed(file, "rope_theta", "10000"),
+         *high = changed(file, "rope_theta", "100");
+    ModelConfig c = good_with(low, "rope_scaling",
+                              "{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":64}");
+    Wave waves[8];
+    for (int i = 0; i < 8; i++) {
+        double ramp = i < 3 ? i / 3.0 : 1;
+        waves[i] = (Wave){ i, pow(1e4, -i / 8.0) * (ramp / 4 + 1 - ramp) };
+    }
+    expect_waves(&c, waves, 8, 1.138629436);
+
+    c = good_with(
+        high, "rope_scaling",
+        "{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":1000000,\"beta_fast\":3000}");
+    for (int i = 0; i < 8; i++) { /* raw ends 6.9 and 20.8: 6 and, cut, 15 */
+        double ramp = i < 6 ? 0 : (i - 6) / 9.0;
+        waves[i] = (Wave){ i, pow(100, -i / 8.0) * (ramp / 4 + 1 - ramp) };
+    }
+    expect_waves(&c, waves, 8, 1.138629436);
+    mem_free(file);
+    mem_free(low);
+    mem_free(high);
 }
 
 /* The factor on cos and sin: given, from two mscales, or from the factor. */
@@ -686,9 +739,6 @@ static int open_dir(void **state)
 {
     static TempDir t;
     temp_dir_open(&t);
-    static const char *const variables[] = { "TANDEM_MODELS", "HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME" };
-    for (int i = 0; i < COUNT(variables); i++) unsetenv(variables[i]);
-    setenv("HOME", t.path, 1);
     *state = &t;
     return 0;
 }
@@ -735,122 +785,6 @@ static void reading_a_directory(void **state)
     free(large);
 }
 
-static void expect_found(const char *name, const char *dir)
-{
-    char got[4096];
-    Error err = { 0 };
-    if (model_find(name, got, sizeof got, &err) != OK) fail_msg("%s: %s", name, err.text);
-    assert_string_equal(got, dir);
-}
-
-static void expect_lost(const char *name, Status status, const char *says)
-{
-    char got[4096];
-    Error err = { 0 };
-    Status s = model_find(name, got, sizeof got, &err);
-    if (s != status || !strstr(err.text, says)) fail_msg("%s: %d \"%s\", want %d \"%s\"", name, s, err.text, status, says);
-}
-
-static void make_dir(const TempDir *t, const char *name)
-{
-    assert_int_equal(mkdir(temp_path(t, name), 0700), 0);
-}
-
-static void bundled_models_and_directories(void **state)
-{
-    const TempDir *t = *state;
-    make_dir(t, "models");
-    make_dir(t, "models/nano");
-    make_dir(t, "own");
-    expect_lost("nano-test", ERR_NOT_FOUND, "there is no model nano-test");
-    setenv("TANDEM_MODELS", temp_path(t, "models"), 1);
-    expect_found("nano", temp_path(t, "models/nano"));
-    expect_found(temp_path(t, "own"), temp_path(t, "own"));
-    expect_found(".", "."); /* a name with a dot in front is never a bundled one */
-    expect_found("..", "..");
-    expect_lost("", ERR_INPUT, "is empty");
-    expect_lost("nano-test", ERR_NOT_FOUND, "there is no model nano-test");
-    expect_lost(temp_path(t, "absent/dir"), ERR_NOT_FOUND, "there is no model");
-    expect_lost(temp_write(t, "m.gguf", "GGUF", 4), ERR_UNSUPPORTED, "is a GGUF file");
-    expect_lost(temp_write(t, "m.safetensors", "", 0), ERR_INPUT, "is a file; give the directory");
-    char small[4];
-    assert_int_equal(model_find("nano", small, sizeof small, NULL), ERR_NOT_FOUND);
-}
-
-/* build/tandem beside models/, and bin/tandem beside share/: a copy of this program asks from there. */
-static void beside_the_program(void **state)
-{
-    const TempDir *t = *state;
-    char command[2048];
-    static const char *const layouts[][3] = {
-        { "build", "models/nano-test", "/build/../models/nano-test" },
-        { "bin", "share/tandem/models/nano-test", "/bin/../share/tandem/models/nano-test" },
-    };
-    for (int i = 0; i < COUNT(layouts); i++) {
-        char self[1024];
-        ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-        assert_true(n > 0);
-        self[n] = '\0';
-        snprintf(command, sizeof command, "mkdir -p %s/%s %s/%s && cp %s %s/%s/t && %s/%s/t --find nano-test > %s/out", t->path,
-                 layouts[i][0], t->path, layouts[i][1], self, t->path, layouts[i][0], t->path, layouts[i][0], t->path);
-        assert_int_equal(system(command), 0);
-        char want[256], got[256] = "";
-        snprintf(want, sizeof want, "%s%s", t->path, layouts[i][2]);
-        FILE *f = fopen(temp_path(t, "out"), "r");
-        assert_non_null(f);
-        assert_int_equal(fscanf(f, "%255s", got), 1);
-        fclose(f);
-        assert_string_equal(got, want);
-        snprintf(command, sizeof command, "rm -r %s/models %s/share 2> /dev/null; true", t->path, t->path);
-        assert_int_equal(system(command), 0);
-    }
-}
-
-static void make_repo(const TempDir *t, const char *hub, const char *commit)
-{
-    char path[256];
-    snprintf(path, sizeof path, "mkdir -p %s/%s/models--own--tiny/refs %s/%s/models--own--tiny/snapshots/abc123", t->path, hub, t->path,
-             hub);
-    assert_int_equal(system(path), 0);
-    snprintf(path, sizeof path, "%s/models--own--tiny/refs/main", hub);
-    temp_write(t, path, commit, strlen(commit));
-}
-
-static void hugging_face_cache(void **state)
-{
-    const TempDir *t = *state;
-    char want[256];
-    expect_lost("own/tiny", ERR_NOT_FOUND, "/.cache/huggingface/hub");
-    static const struct {
-        const char *variable, *value, *hub;
-    } places[] = { /* each beats the ones before */
-        { "HOME", "", ".cache/huggingface/hub" },
-        { "XDG_CACHE_HOME", "/xdg", "xdg/huggingface/hub" },
-        { "HF_HOME", "/home", "home/hub" },
-        { "HF_HUB_CACHE", "/cache", "cache" },
-    };
-    for (int i = 0; i < COUNT(places); i++) {
-        char value[128];
-        snprintf(value, sizeof value, "%s%s", t->path, places[i].value);
-        setenv(places[i].variable, value, 1);
-        make_repo(t, places[i].hub, "abc123\n");
-        snprintf(want, sizeof want, "%s/%s/models--own--tiny/snapshots/abc123", t->path, places[i].hub);
-        expect_found("own/tiny", want);
-    }
-    static const char *const commits[] = { "../../../x", "", "a/b", ".", "\n", "a b" };
-    for (int i = 0; i < COUNT(commits); i++) {
-        make_repo(t, "cache", commits[i]);
-        char got[4096];
-        assert_int_not_equal(model_find("own/tiny", got, sizeof got, NULL), OK);
-    }
-    make_repo(t, "cache", "def456");
-    expect_lost("own/tiny", ERR_NOT_FOUND, "has no snapshot def456");
-    unlink(temp_path(t, "cache/models--own--tiny/refs/main"));
-    expect_lost("own/tiny", ERR_NOT_FOUND, "refs/main");
-    static const char *const odd[] = { "own/", "/tiny", "own/../tiny", "../own", "own/tiny/x", "o wn/tiny", "own/t\niny", ".own/tiny" };
-    for (int i = 0; i < COUNT(odd); i++) expect_lost(odd[i], ERR_NOT_FOUND, "there is no model");
-}
-
 static void no_memory(void **state)
 {
     const TempDir *t = *state;
@@ -863,18 +797,8 @@ static void no_memory(void **state)
     STARVE(status, status = config_parse(&c, qwen35, strlen(qwen35), "{}", 2, &err), (void)0);
 }
 
-/* --find NAME: prints what model_find says, for beside_the_program. */
-static int find_main(const char *name)
+int main(void)
 {
-    char dir[4096];
-    if (model_find(name, dir, sizeof dir, NULL) != OK) return 1;
-    puts(dir);
-    return 0;
-}
-
-int main(int argc, char **argv)
-{
-    if (argc == 3 && strcmp(argv[1], "--find") == 0) return find_main(argv[2]);
 #define IN_DIR(name) cmocka_unit_test_setup_teardown(name, open_dir, close_dir)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bundled_and_golden),
@@ -893,12 +817,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(plain_frequencies),
         cmocka_unit_test(llama3_frequencies),
         cmocka_unit_test(yarn_frequencies),
+        cmocka_unit_test(yarn_ramps_are_cut),
         cmocka_unit_test(yarn_scales),
         cmocka_unit_test(axes),
         IN_DIR(reading_a_directory),
-        IN_DIR(bundled_models_and_directories),
-        IN_DIR(beside_the_program),
-        IN_DIR(hugging_face_cache),
         IN_DIR(no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

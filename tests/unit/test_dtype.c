@@ -63,7 +63,9 @@ static void every_half(void **state)
             assert_true(isnan(got));
             continue;
         }
-        float want = exponent == 31 ? INFINITY : exponent == 0 ? ldexpf(digits, -24) : ldexpf(1024 + digits, exponent - 25);
+        float want = exponent == 31  ? INFINITY
+                     : exponent == 0 ? ldexpf(digits, -24)
+                                     : ldexpf(1024 + digits, exponent - 25);
         if (h & 0x8000) want = -want;
         assert_int_equal(bits(got), bits(want));
     }

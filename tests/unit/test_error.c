@@ -67,7 +67,8 @@ static void cut_keeps_characters_whole(void **state)
     for (int k = 0; k < COUNT(characters); k++) {
         for (int shift = 0; shift < 4; shift++) {
             char text[4000] = "xxxx";
-            for (size_t at = (size_t)shift; at + 8 < sizeof text; at += strlen(characters[k])) strcpy(text + at, characters[k]);
+            for (size_t at = (size_t)shift; at + 8 < sizeof text; at += strlen(characters[k]))
+                strcpy(text + at, characters[k]);
             Error err = { 0 };
             error_set(&err, ERR_INPUT, "%s", text);
             size_t n = strlen(err.text), size = strlen(characters[k]);

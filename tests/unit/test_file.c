@@ -10,8 +10,10 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -63,6 +65,8 @@ static void length_unknown_before_reading(void **state)
     assert_int_equal(file_read("/proc/self/status", 1 << 20, &f->data, &f->n, &f->err), OK);
     assert_true(f->n > 100);
     assert_int_equal(strlen(f->data), f->n);
+    mem_free(f->data);
+    assert_int_equal(file_read("/proc/self/status", SIZE_MAX, &f->data, &f->n, &f->err), OK); /* takes what it needs */
     mem_free(f->data);
     assert_int_equal(file_read("/proc/self/status", 100, &f->data, &f->n, &f->err), ERR_INPUT);
     assert_null(f->data);
@@ -136,25 +140,39 @@ static void writing_where_one_cannot(void **state)
     char endless[5000];
     memset(endless, 'x', sizeof endless);
     endless[sizeof endless - 1] = '\0';
-    const char *const paths[] = { f->dir.path, "/dev/null", below, "/absent-directory/a", endless, "" };
+    const char *fifo = temp_path(&f->dir, "fifo"); /* stands for /dev/null, which no test should put at risk */
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    const char *const paths[] = { f->dir.path, fifo, below, "/absent-directory/a", endless, "" };
     for (int i = 0; i < COUNT(paths); i++) {
         error_clear(&f->err);
         assert_int_not_equal(file_write_atomic(paths[i], "x", 1, &f->err), OK);
         assert_int_equal(strncmp(f->err.text, "cannot write", 12), 0);
     }
     struct stat st;
-    assert_int_equal(stat("/dev/null", &st), 0);
-    assert_true(S_ISCHR(st.st_mode)); /* a rename over it would have replaced it */
-    assert_int_equal(temp_count(&f->dir), 1);
+    assert_int_equal(stat(fifo, &st), 0);
+    assert_true(S_ISFIFO(st.st_mode)); /* a rename over it would have replaced it */
+    assert_int_equal(temp_count(&f->dir), 2);
 }
 
-/* The rename fails after the file was written: nothing is left behind. */
-static void failed_rename_cleans_up(void **state)
+/* A full disk, played by a limit on file sizes: the old file stays, no half of the new one does. */
+static void failed_write_cleans_up(void **state)
 {
     Fixture *f = *state;
-    const char *path = temp_path(&f->dir, "new/");
-    assert_int_equal(file_write_atomic(path, "x", 1, &f->err), ERR_IO);
-    assert_int_equal(temp_count(&f->dir), 0);
+    static const char large[5000];
+    const char *path = temp_write(&f->dir, "a", "old", 3);
+    struct rlimit old, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small = old;
+    small.rlim_cur = 1000;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    Status status = file_write_atomic(path, large, sizeof large, &f->err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    assert_int_equal(status, ERR_IO);
+    assert_non_null(strstr(f->err.text, "cannot write"));
+    assert_int_equal(temp_count(&f->dir), 1);
+    assert_int_equal(file_read(path, 100, &f->data, &f->n, &f->err), OK);
+    assert_string_equal(f->data, "old");
 }
 
 static void directories(void **state)
@@ -223,7 +241,7 @@ int main(void)
         TEST(too_large),
         TEST(writing_is_all_or_nothing),
         TEST(writing_where_one_cannot),
-        TEST(failed_rename_cleans_up),
+        TEST(failed_write_cleans_up),
         TEST(directories),
         TEST(paths),
         TEST(lfs_pointers),

@@ -192,7 +192,8 @@ static Status get(const json_t *j, enum Kind kind, double min, double max, Error
     switch (kind) {
     case BOOL: return json_get_bool(j, "key", &b, err);
     case INT:
-        return json_get_int(j, "key", isinf(min) ? INT64_MIN : (int64_t)min, isinf(max) ? INT64_MAX : (int64_t)max, &i, err);
+        return json_get_int(j, "key", isinf(min) ? INT64_MIN : (int64_t)min, isinf(max) ? INT64_MAX : (int64_t)max, &i,
+                            err);
     case DOUBLE: return json_get_double(j, "key", min, max, &d, err);
     case STRING: return json_get_string(j, "key", &s, err);
     case ARRAY: return json_get_array(j, "key", &v, err);
@@ -216,6 +217,9 @@ static void wrong_values_are_named(void **state)
         { INT, 0, 9, "10", "key must be in [0, 9], got 10" },
         { INT, 0, 9, "-1", "key must be in [0, 9], got -1" },
         { INT, 0, 9, "1e18", "key must be in [0, 9], got 1e+18" },
+        { INT, 0, INFINITY, "1e300", "key must be a 64-bit integer, got 1e+300" },
+        { INT, 0, INFINITY, "9223372036854775808.0", "key must be a 64-bit integer, got 9.223372036854776e+18" },
+        { INT, 0, INFINITY, "-9223372036854775808.0", "key must be a 64-bit integer, got -9.223372036854776e+18" },
         { INT, 1, INFINITY, "0", "key must be at least 1, got 0" },
         { INT, -INFINITY, 5, "6", "key must be at most 5, got 6" },
         { INT, -INFINITY, 5, "9223372036854775807", "key must be at most 5, got 9223372036854775807" },
@@ -267,7 +271,8 @@ static void files(void **state)
 
     error_clear(&err);
     static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n";
-    assert_int_equal(json_parse_file(&j, temp_write(&t, "lfs.json", pointer, sizeof pointer - 1), 1000, &err), ERR_INPUT);
+    assert_int_equal(json_parse_file(&j, temp_write(&t, "lfs.json", pointer, sizeof pointer - 1), 1000, &err),
+                     ERR_INPUT);
     assert_non_null(strstr(err.text, "run git lfs pull"));
     temp_dir_close(&t);
 }

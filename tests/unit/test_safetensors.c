@@ -1,7 +1,7 @@
 /* Safetensors: real checkpoints open and read back, and what lies is refused with one sentence.
  *
- * The table `hostile` is the list of lies of one header; `indexes` and `shards` are about several files. Everything is a
- * real file in a directory of the test's own, so lengths, short reads and links are the system's. */
+ * The table `hostile` is the list of lies of one header; `indexes` and `shards` are about several files. Everything
+ * is a real file in a directory of the test's own, so lengths, short reads and links are the system's. */
 #include "base/error.h"
 #include "base/file.h"
 #include "support/starve.h"
@@ -37,8 +37,8 @@ static int close_dir(void **state)
 /* --- making files --------------------------------------------------------------------------------------------- */
 
 /* A file of a header and n_data bytes of data, byte i holding i; `announced` is the length that it states. */
-static const char *write_raw(const TempDir *t, const char *name, const char *header, size_t n_header, uint64_t announced,
-                             size_t n_data)
+static const char *write_raw(const TempDir *t, const char *name, const char *header, size_t n_header,
+                             uint64_t announced, size_t n_data)
 {
     size_t n = 8 + n_header + n_data;
     unsigned char *file = calloc(1, n);
@@ -134,10 +134,13 @@ static void accepted_headers(void **state)
         { A("\"dtype\":\"F4\",\"shape\":[8],\"data_offsets\":[0,4]"), 4, 1 },
         { A("\"dtype\":\"F6_E2M3\",\"shape\":[4],\"data_offsets\":[0,3]"), 3, 1 },
         { A("\"dtype\":\"NEW9\",\"shape\":[5],\"data_offsets\":[0,4]"), 4, 1 }, /* an error only if it is needed */
-        { "{\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[1,4]},\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
+        { "{\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[1,4]},\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_"
+          "offsets\":[0,1]}}",
           4, 2 },
-        { "{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[2,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]},"
-          "\"c\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"d\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[4,4]}}",
+        { "{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[2,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_"
+          "offsets\":[2,4]},"
+          "\"c\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"d\":{\"dtype\":\"U8\",\"shape\":[0],\"data_"
+          "offsets\":[4,4]}}",
           4, 4 },
         { "{\"caf\xc3\xa9\":" U8_4 "}", 4, 1 },
     };
@@ -243,7 +246,8 @@ static const struct {
     { A("\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4],\"data_offsets\":[0,4]"), 4, "twice" },
     { A("\"dtype\":8,\"shape\":[4],\"data_offsets\":[0,4]"), 4, "a string is expected" },
     { A("\"dtype\":\"\",\"shape\":[4],\"data_offsets\":[0,4]"), 4, "no sensible length" },
-    { A("\"dtype\":\"U8U8U8U8U8U8U8U8U8U8U8U8U8U8U8U8U8\",\"shape\":[4],\"data_offsets\":[0,4]"), 4, "no sensible length" },
+    { A("\"dtype\":\"U8U8U8U8U8U8U8U8U8U8U8U8U8U8U8U8U8\",\"shape\":[4],\"data_offsets\":[0,4]"), 4,
+      "no sensible length" },
     { A("\"dtype\":\"U8\",\"shape\":4,\"data_offsets\":[0,4]"), 4, "an array is expected" },
     { A("\"dtype\":\"U8\",\"shape\":[4,],\"data_offsets\":[0,4]"), 4, "a non-negative integer" },
     { A("\"dtype\":\"U8\",\"shape\":[4,\"data_offsets\":[0,4]"), 4, "a non-negative integer" },
@@ -266,7 +270,8 @@ static const struct {
     { A("\"dtype\":\"U8\",\"shape\":[true],\"data_offsets\":[0,4]"), 4, "a non-negative integer" },
     { A("\"dtype\":\"U8\",\"shape\":[9223372036854775808],\"data_offsets\":[0,4]"), 4, "larger than 2^63" },
     { A("\"dtype\":\"U8\",\"shape\":[18446744073709551620],\"data_offsets\":[0,4]"), 4, "larger than 2^63" },
-    { A("\"dtype\":\"U8\",\"shape\":[99999999999999999999999999999999],\"data_offsets\":[0,4]"), 4, "larger than 2^63" },
+    { A("\"dtype\":\"U8\",\"shape\":[99999999999999999999999999999999],\"data_offsets\":[0,4]"), 4,
+      "larger than 2^63" },
     { A("\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,18446744073709551620]"), 4, "larger than 2^63" },
     /* shapes */
     { A("\"dtype\":\"U8\",\"shape\":[1099511627777],\"data_offsets\":[0,4]"), 4, "a dimension over 2^40" },
@@ -292,11 +297,13 @@ static const struct {
     { "{\"a\":" U8_4 ",\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[5,6]}}", 6, "leaves a hole" },
     { "{\"a\":" U8_4 ",\"b\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[2,2]}}", 4, "overlaps" },
     { "{\"a\":{\"dtype\":\"X\",\"shape\":[],\"data_offsets\":[0,9223372036854775807]},"
-      "\"b\":{\"dtype\":\"X\",\"shape\":[],\"data_offsets\":[9223372036854775807,9223372036854775807]}}", 4, "is cut short" },
+      "\"b\":{\"dtype\":\"X\",\"shape\":[],\"data_offsets\":[9223372036854775807,9223372036854775807]}}",
+      4, "is cut short" },
     /* names */
     { "{\"\":" U8_4 "}", 4, "no name" },
     { "{\"a\":" U8_4 ",\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[4,5]}}", 5, "tensor a appears twice" },
-    { "{\"a\":" U8_4 ",\"\\u0061\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[4,5]}}", 5, "tensor a appears twice" },
+    { "{\"a\":" U8_4 ",\"\\u0061\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[4,5]}}", 5,
+      "tensor a appears twice" },
     { "{\"a\nb\":" U8_4 "}", 4, "bare control character" },
     { "{\"a\\nb\":" U8_4 "}", 4, "control character" },
     { "{\"a\\u0000b\":" U8_4 "}", 4, "NUL" },
@@ -306,6 +313,7 @@ static const struct {
     { "{\"a\\u12\":" U8_4 "}", 4, "invalid escape" },
     { "{\"\\ud800\":" U8_4 "}", 4, "invalid escape" },
     { "{\"\\udc00\\ud800\":" U8_4 "}", 4, "invalid escape" },
+    { "{\"\\udc00\\udc00\":" U8_4 "}", 4, "invalid escape" },
     { "{\"\\ud800\\u0041\":" U8_4 "}", 4, "invalid escape" },
     { "{\"\\ud800\\ud800\":" U8_4 "}", 4, "invalid escape" },
     { "{\"\\ud800\\n\":" U8_4 "}", 4, "invalid escape" },
@@ -359,6 +367,12 @@ static void hostile_lengths(void **state)
     for (int i = 0; i < COUNT(cases); i++) {
         expect(write_raw(*state, "a.safetensors", "{}    ", 6, cases[i].announced, 0), ERR_INPUT, cases[i].says);
     }
+    /* Over the limit also where the file is long enough (a hole, no blocks on the disk). */
+    for (uint64_t n = 100000000; n <= 100000001; n++) {
+        const char *path = write_raw(*state, "a.safetensors", "", 0, n, 0);
+        assert_int_equal(truncate(path, 8 + (off_t)n), 0);
+        expect(path, ERR_INPUT, n == 100000000 ? "does not begin with '{'" : "no safetensors file");
+    }
     expect(temp_write(*state, "a.safetensors", "", 0), ERR_INPUT, "is empty");
     expect(temp_write(*state, "a.safetensors", "1234567", 7), ERR_INPUT, "has only 7 bytes");
 }
@@ -393,7 +407,8 @@ static void hostile_sizes(void **state)
     for (int n = 512; n <= 513; n++) {
         char header[1000];
         snprintf(header, sizeof header, "{\"%0*d\":" U8_4 "}", n, 0);
-        expect(write_file(*state, "a.safetensors", header, 4), n == 512 ? OK : ERR_INPUT, n == 512 ? "" : "longer than 512");
+        expect(write_file(*state, "a.safetensors", header, 4), n == 512 ? OK : ERR_INPUT,
+               n == 512 ? "" : "longer than 512");
     }
     /* Metadata of endlessly many members. */
     size_t used = (size_t)snprintf(text, N, "{\"__metadata__\":{");
@@ -411,10 +426,11 @@ static void many_tensors(void **state)
     size_t used = 1;
     text[0] = '{';
     for (int i = 0; i < N; i++) {
-        used += (size_t)snprintf(text + used, ROOM - used,
-                                 "%s\"model.layers.%d.mlp.experts.%d.a_rather_long_name_for_a_projection_of_an_expert.weight\":"
-                                 "{\"dtype\":\"U8\",\"shape\":[1,1],\"data_offsets\":[%d,%d]}",
-                                 i ? "," : "", i % 64, (N - i) / 64, i, i + 1);
+        used += (size_t)snprintf(
+            text + used, ROOM - used,
+            "%s\"model.layers.%d.mlp.experts.%d.a_rather_long_name_for_a_projection_of_an_expert.weight\":"
+            "{\"dtype\":\"U8\",\"shape\":[1,1],\"data_offsets\":[%d,%d]}",
+            i ? "," : "", i % 64, (N - i) / 64, i, i + 1);
     }
     text[used++] = '}';
     Safetensors *st;
@@ -422,7 +438,8 @@ static void many_tensors(void **state)
     const char *path = write_raw(*state, "a.safetensors", text, used, used, N);
     if (safetensors_open(&st, path, &err) != OK) fail_msg("%s", err.text);
     assert_int_equal(safetensors_count(st), N);
-    for (int i = 0; i < N; i += 101) assert_ptr_equal(safetensors_find(st, safetensors_at(st, i)->name), safetensors_at(st, i));
+    for (int i = 0; i < N; i += 101)
+        assert_ptr_equal(safetensors_find(st, safetensors_at(st, i)->name), safetensors_at(st, i));
     safetensors_close(st);
     free(text);
 }
@@ -474,7 +491,8 @@ static void cut_anywhere(void **state)
     for (size_t i = 12; i < n && n_lengths < 58; i = i * 5 / 4) lengths[n_lengths++] = i;
     lengths[n_lengths++] = n - 1;
     for (int i = 0; i < n_lengths; i++) {
-        expect(temp_write(*state, "model.safetensors", data, lengths[i]), ERR_INPUT, lengths[i] < 8 ? "bytes" : "is cut short");
+        expect(temp_write(*state, "model.safetensors", data, lengths[i]), ERR_INPUT,
+               lengths[i] < 8 ? "bytes" : "is cut short");
     }
     char *longer = malloc(n + 1);
     memcpy(longer, data, n);
@@ -488,11 +506,13 @@ static void cut_anywhere(void **state)
 static void usual_accidents(void **state)
 {
     const TempDir *t = *state;
-    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\n"
-                                  "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
+    static const char pointer[] =
+        "version https://git-lfs.github.com/spec/v1\n"
+        "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
     expect(t->path, ERR_NOT_FOUND, "holds no weights");
     expect(temp_path(t, "absent"), ERR_NOT_FOUND, "there is no file");
-    expect(temp_write(t, "model.safetensors", pointer, sizeof pointer - 1), ERR_INPUT, "is a git-lfs pointer, not the file itself: run git lfs pull");
+    expect(temp_write(t, "model.safetensors", pointer, sizeof pointer - 1), ERR_INPUT,
+           "is a git-lfs pointer, not the file itself: run git lfs pull");
     expect(t->path, ERR_INPUT, "run git lfs pull");
     expect(temp_write(t, "model.safetensors", "<html>Not found</html>", 22), ERR_INPUT, "no safetensors file");
     unlink(temp_path(t, "model.safetensors"));
@@ -536,7 +556,8 @@ static void shorter_after_open(void **state)
 /* m-1 holds a and b, m-2 holds c. */
 static void write_shards(const TempDir *t)
 {
-    write_file(t, "m-1.safetensors", "{\"a\":" U8_4 ",\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[4,6]}}", 6);
+    write_file(t, "m-1.safetensors", "{\"a\":" U8_4 ",\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[4,6]}}",
+               6);
     write_file(t, "m-2.safetensors", "{\"c\":" U8_4 "}", 4);
 }
 
@@ -551,9 +572,12 @@ static const struct {
     { MAP(AB "\"c\":\"m-2.safetensors\""), OK, "" },
     { "{\"weight_map\":{" AB "\"c\":\"m-2.safetensors\"}}", OK, "" },
     { MAP(AB "\"c\":\"m-1.safetensors\""), ERR_INPUT, "tensor c is in m-1.safetensors, which does not have it" },
-    { MAP(AB "\"c\":\"m-2.safetensors\",\"d\":\"m-2.safetensors\""), ERR_INPUT, "tensor d is in m-2.safetensors, which does not have it" },
-    { MAP("\"a\":\"m-2.safetensors\",\"b\":\"m-1.safetensors\",\"c\":\"m-2.safetensors\""), ERR_INPUT, "but it is in m-1.safetensors" },
-    { MAP("\"a\":\"m-1.safetensors\",\"c\":\"m-2.safetensors\""), ERR_INPUT, "does not list tensor b of m-1.safetensors" },
+    { MAP(AB "\"c\":\"m-2.safetensors\",\"d\":\"m-2.safetensors\""), ERR_INPUT,
+      "tensor d is in m-2.safetensors, which does not have it" },
+    { MAP("\"a\":\"m-2.safetensors\",\"b\":\"m-1.safetensors\",\"c\":\"m-2.safetensors\""), ERR_INPUT,
+      "but it is in m-1.safetensors" },
+    { MAP("\"a\":\"m-1.safetensors\",\"c\":\"m-2.safetensors\""), ERR_INPUT,
+      "does not list tensor b of m-1.safetensors" },
     { MAP(AB "\"c\":\"m-3.safetensors\""), ERR_NOT_FOUND, "there is no file" },
     { MAP(AB "\"c\":\"../m-2.safetensors\""), ERR_INPUT, "must be a plain name" },
     { MAP(AB "\"c\":\"./m-2.safetensors\""), ERR_INPUT, "must be a plain name" },
@@ -625,6 +649,29 @@ static void which_files_count(void **state)
     safetensors_close(st);
 }
 
+/* Whatever the order of the directory: files by name, so the plan and the loader see one order. */
+static void files_come_by_name(void **state)
+{
+    enum { N = 20 };
+    const TempDir *t = *state;
+    for (int i = 0; i < N; i++) {
+        char name[32], header[100];
+        int number = i * 7 % N;
+        snprintf(name, sizeof name, "m-%02d.safetensors", number);
+        snprintf(header, sizeof header, "{\"t%d\":" U8_4 "}", number);
+        write_file(t, name, header, 4);
+    }
+    Safetensors *st;
+    assert_int_equal(safetensors_open(&st, t->path, NULL), OK);
+    for (int i = 0; i < N; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "t%d", i);
+        assert_string_equal(safetensors_at(st, i)->name, name);
+        assert_int_equal(safetensors_at(st, i)->shard, i);
+    }
+    safetensors_close(st);
+}
+
 static void one_bad_shard(void **state)
 {
     const TempDir *t = *state;
@@ -674,13 +721,29 @@ static void written_files_read_back(void **state)
     expect(path, OK, "");
 }
 
+static void written_data_is_aligned(void **state)
+{
+    for (int n = 1; n <= 8; n++) {
+        char name[16];
+        snprintf(name, sizeof name, "%0*d", n, 0);
+        const SafetensorsEntry entry = { .name = name, .dtype = DT_I64, .n_dims = 0 };
+        const void *const data[] = { "01234567" };
+        const char *path = temp_path(*state, "out");
+        assert_int_equal(safetensors_write(path, &entry, data, 1, NULL), OK);
+        Safetensors *st;
+        assert_int_equal(safetensors_open(&st, path, NULL), OK);
+        assert_int_equal(safetensors_at(st, 0)->offset % 8, 0);
+        safetensors_close(st);
+    }
+}
+
 static void what_cannot_be_written(void **state)
 {
     static const SafetensorsEntry cases[] = {
         { .name = "x", .dtype = DT_OTHER, .n_dims = 0 },
         { .name = "x", .dtype = DT_NONE, .n_dims = 0 },
         { .name = "x", .dtype = DT_F32, .n_dims = 9 },
-        { .name = "x", .dtype = DT_F32, .n_dims = 1, .shape = { -1 } },
+        { .name = "x", .dtype = DT_U8, .n_dims = 1, .shape = { -1 } },
         { .name = "x", .dtype = DT_F32, .n_dims = 2, .shape = { INT64_MAX, INT64_MAX } },
         { .name = "", .dtype = DT_F32, .n_dims = 0 },
     };
@@ -729,6 +792,7 @@ int main(void)
         TEST(shorter_after_open),      TEST(indexed_shards),
         TEST(shards_are_one_checkpoint), TEST(same_name_in_two_files),
         TEST(which_files_count),       TEST(one_bad_shard),
+        TEST(files_come_by_name),      TEST(written_data_is_aligned),
         TEST(written_files_read_back), TEST(what_cannot_be_written),
         TEST(no_memory),
     };
