@@ -368,11 +368,9 @@ static void hostile_lengths(void **state)
         expect(write_raw(*state, "a.safetensors", "{}    ", 6, cases[i].announced, 0), ERR_INPUT, cases[i].says);
     }
     /* Over the limit also where the file is long enough (a hole, no blocks on the disk). */
-    for (uint64_t n = 100000000; n <= 100000001; n++) {
-        const char *path = write_raw(*state, "a.safetensors", "", 0, n, 0);
-        assert_int_equal(truncate(path, 8 + (off_t)n), 0);
-        expect(path, ERR_INPUT, n == 100000000 ? "does not begin with '{'" : "no safetensors file");
-    }
+    const char *path = write_raw(*state, "a.safetensors", "", 0, 100000001, 0);
+    assert_int_equal(truncate(path, 8 + 100000001), 0);
+    expect(path, ERR_INPUT, "no safetensors file");
     expect(temp_write(*state, "a.safetensors", "", 0), ERR_INPUT, "is empty");
     expect(temp_write(*state, "a.safetensors", "1234567", 7), ERR_INPUT, "has only 7 bytes");
 }
