@@ -44,6 +44,8 @@ typedef struct Batch {
                                                 * -1 = the last committed token */
     const int32_t  *path;                      /* [n_rows][MAX_DEPTH] rows from the anchor to itself, -1 fills: the
                                                 * order of every sum. Certain rows: all -1, keys are found by position */
+    const int32_t  *first_key;                 /* [n_rows] first position that a row attends to (sliding windows);
+                                                * NULL = 0 for all */
     const int32_t  *store[MAX_GROUPS];         /* [n_rows] entry of each per-token group where the row is written */
     const int32_t  *soft_row;                  /* [n_rows] row of `soft` that replaces the embedding; -1 = none; NULL = none at all */
     Tensor          soft;                      /* [n_soft, hidden] picture rows, float32 */

@@ -88,7 +88,8 @@ typedef struct Ops {
     /* out[r, h] = softmax(q[r, h] . K * scale) V over the committed entries of the row's sequence and its own path,
      * itself included. q f32 [n_rows, n_q_heads, head_dim] (may be strided), out f32 [n_rows, n_q_heads, head_dim]
      * contiguous. Head h reads KV head h / (n_q_heads / n_kv_heads). Keys and values come from the cache only, as stored.
-     * store: the rows' entries, to find path rows. Contract (per row and head), keys in order of position j = 0 .. index:
+     * store: the rows' entries, to find path rows. Contract (per row and head), keys in order of position j = first_key
+     * (0 where batch->first_key is NULL) .. index; splits without such a key do not exist for the row:
      *   split s = positions [s * ATTN_SPLIT, (s + 1) * ATTN_SPLIT):
      *     x_j = (lane sum over d of q[d] * k_j[d]) * scale;  m = max x_j;  p_j = exp(x_j - m)
      *     l = lane sum over j of p_j, lane j % LANES;        o[d] = fma(p_j, v_j[d], o[d]) for j ascending

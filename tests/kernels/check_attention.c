@@ -80,18 +80,19 @@ static void check_row_oracle(Check *c, const Scene *s, const Cache *cache, Tenso
                              float scale)
 {
     int32_t dim = cache->view.head_dim, kv = head / (int32_t)(q.shape[1] / cache->view.n_heads), n = s->index[row] + 1;
+    int32_t first = s->batch.first_key ? s->batch.first_key[row] : 0;
     const float *query = tensor_f32(q, row) + head * q.stride[1];
     double largest = -INFINITY, sum = 0, worst = 0, size = 0, x[4096];
-    for (int32_t j = 0; j < n; j++) {
+    for (int32_t j = first; j < n; j++) {
         x[j] = 0;
         for (int32_t d = 0; d < dim; d++) x[j] += (double)query[d] * get(cache, scene_store(s, row, j), 0, kv, d);
         x[j] *= scale;
         largest = fmax(largest, x[j]);
     }
-    for (int32_t j = 0; j < n; j++) sum += exp(x[j] - largest);
+    for (int32_t j = first; j < n; j++) sum += exp(x[j] - largest);
     for (int32_t d = 0; d < dim; d++) {
         double o = 0, most = 0;
-        for (int32_t j = 0; j < n; j++) {
+        for (int32_t j = first; j < n; j++) {
             double v = get(cache, scene_store(s, row, j), 1, kv, d);
             o += exp(x[j] - largest) / sum * v;
             most = fmax(most, fabs(v));
@@ -131,6 +132,7 @@ static void check_alone(Check *c, const Scene *s, const Cache *cache, Tensor q, 
     q_row.data = tensor_f32(q, row);
     q_row.shape[0] = 1;
     want_row.data = tensor_f32(want, row);
+    if (s->batch.first_key) alone.batch.first_key = s->batch.first_key + row;
     c->ops->attention(c->stream, out, q_row, copy.view, &alone.batch, alone.store, scale);
     check_bits(c, out, want_row);
 }
@@ -197,6 +199,25 @@ static void check_edges(Check *c)
     }
 }
 
+/* Windows: rows begin anywhere before themselves, near one another as a window's do or not. What lies before a row's
+ * first key is NaN for rows that all begin late. */
+static void check_windows(Check *c)
+{
+    static const int32_t windows[] = { 1, 2, 5, 16, 31, 33, 100, 512, 700 };
+    for (int i = 0; i < 60; i++) {
+        Scene s;
+        scene_open_random(&s, c, i % 3 ? 90 : 1600, 65, 16);
+        int32_t *first = check_alloc(c, (size_t)s.batch.n_rows * sizeof *first + 1);
+        int32_t window = windows[check_int(c, 0, COUNT(windows) - 1)];
+        for (int32_t r = 0; r < s.batch.n_rows; r++) {
+            first[r] = s.index[r] + 1 > window ? s.index[r] + 1 - window : 0;
+            if (i % 4 == 0 && s.seq[r] >= 0) first[r] = check_int(c, 0, s.index[r]);
+        }
+        s.batch.first_key = first;
+        check_scene(c, &s, random_heads(c), i % 2 ? DT_BF16 : DT_F32, i % 5 ? FILL_NORMAL : FILL_BROKEN);
+    }
+}
+
 /* One row over a context so long that groups shrink and splits are spread over the workers. */
 static void check_long(Check *c)
 {
@@ -257,6 +278,7 @@ int main(int argc, char **argv)
     }
     check_edges(&c);
     check_random_scenes(&c);
+    check_windows(&c);
     check_long(&c);
     return check_end(&c);
 }

@@ -26,12 +26,12 @@ static const float *widen(float *buffer, const void *entry, const KvView *view)
     return buffer;
 }
 
-/* x[j] = scaled dot product of q with key j; returns the largest. */
+/* x[j] = scaled dot product of q with key j of [first, end); returns the largest. */
 static float score_keys(const AttentionJob *job, const BatchSeq *seq, int32_t row, int32_t kv_head, const float *q,
-                        float *x, int32_t n_keys)
+                        float *x, int32_t first, int32_t end)
 {
     float buffer[ATTN_MAX_HEAD_DIM], largest = -F_INF;
-    for (int32_t j = 0; j < n_keys; j++) {
+    for (int32_t j = first; j < end; j++) {
         const float *k = widen(buffer, kv_key(&job->view, key_store(job, seq, row, j), kv_head), &job->view);
         x[j] = lanes_dot(q, k, job->view.head_dim) * job->scale;
         largest = x[j] > largest ? x[j] : largest;
@@ -59,14 +59,16 @@ static float sum_split(const AttentionJob *job, const BatchSeq *seq, int32_t row
 static void attend(const AttentionJob *job, const BatchSeq *seq, int32_t row, int32_t head, float *x)
 {
     const KvView *view = &job->view;
-    int32_t n_keys = job->batch->index[row] + 1, kv_head = head / (int32_t)(job->q.shape[1] / view->n_heads);
+    int32_t first_key = batch_first_key(job->batch, row), n_keys = job->batch->index[row] + 1;
+    int32_t kv_head = head / (int32_t)(job->q.shape[1] / view->n_heads);
     const float *q = tensor_f32(job->q, row) + head * job->q.stride[1];
     float *out = tensor_f32(job->out, row) + head * job->out.stride[1];
 
-    float largest = score_keys(job, seq, row, kv_head, q, x, n_keys), sum = 0, o[ATTN_MAX_HEAD_DIM], m;
+    float largest = score_keys(job, seq, row, kv_head, q, x, first_key, n_keys), sum = 0, o[ATTN_MAX_HEAD_DIM], m;
     memset(out, 0, (size_t)view->head_dim * sizeof *out);
-    for (int32_t first = 0; first < n_keys; first += ATTN_SPLIT) {
-        int32_t end = first + ATTN_SPLIT < n_keys ? first + ATTN_SPLIT : n_keys;
+    for (int32_t split = first_key / ATTN_SPLIT * ATTN_SPLIT; split < n_keys; split += ATTN_SPLIT) {
+        int32_t first = split > first_key ? split : first_key;
+        int32_t end = split + ATTN_SPLIT < n_keys ? split + ATTN_SPLIT : n_keys;
         float l = sum_split(job, seq, row, kv_head, x, first, end, o, &m), factor = f_exp(m - largest);
         sum = fmaf(l, factor, sum);
         for (int32_t d = 0; d < view->head_dim; d++) out[d] = fmaf(o[d], factor, out[d]);

@@ -40,6 +40,12 @@ static inline int32_t batch_parent(const Batch *batch, const BatchSeq *seq, int3
     return row > seq->first_row ? row - 1 : -1;
 }
 
+/* First position that `row` attends to. */
+static inline int32_t batch_first_key(const Batch *batch, int32_t row)
+{
+    return batch->first_key ? batch->first_key[row] : 0;
+}
+
 /* Rows up to the last real one: the padding stands at the end. */
 static inline int64_t batch_real_rows(const Batch *batch)
 {

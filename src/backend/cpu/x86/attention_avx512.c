@@ -61,7 +61,8 @@ typedef struct Group {
     float  *tile, *x;
     const float *q[GROUP_QUERIES];
     float       *out[GROUP_QUERIES];
-    int32_t      n_keys[GROUP_QUERIES]; /* positions a query sees */
+    int32_t      first_key[GROUP_QUERIES], n_keys[GROUP_QUERIES]; /* a query sees positions [first_key, n_keys) */
+    int32_t      first_seen; /* by any of them */
     const void  *key[2 * ATTN_SPLIT + MAX_AHEAD]; /* of the split's shared positions; the values behind them */
     const void **value;
 } Group;
@@ -165,10 +166,16 @@ static int32_t first_query_at(const Group *g, int32_t j)
     return i;
 }
 
+/* Start of the first tile of a split that somebody sees. */
+static int32_t first_tile(const Group *g, int32_t start)
+{
+    return g->first_seen > start ? (g->first_seen - start) / TILE_KEYS * TILE_KEYS : 0;
+}
+
 /* Positions [start, start + n). */
 static void score_shared(const Plan *plan, const Group *g, int32_t start, int32_t n)
 {
-    for (int32_t t = 0; t < n; t += TILE_KEYS) {
+    for (int32_t t = first_tile(g, start); t < n; t += TILE_KEYS) {
         int32_t first_query = first_query_at(g, start + t);
         if (g->n - first_query >= MIN_QUERIES_BY_TILE) {
             score_tile(plan, g, first_query, t, g->key + t);
@@ -195,6 +202,7 @@ static bool next_path(const Plan *plan, const Group *g, int32_t start, int32_t e
     while (i < g->n && row_of(plan, g, i) == part->row) i++;
     part->n_queries = i - part->first_query;
     part->first = start > n_committed ? start : n_committed;
+    if (part->first < g->first_key[part->first_query]) part->first = g->first_key[part->first_query];
     part->end = end < g->n_keys[part->first_query] ? end : g->n_keys[part->first_query];
     return true;
 }
@@ -213,18 +221,25 @@ static void score_paths(const Plan *plan, const Group *g, int32_t start, int32_t
 
 /* ---- softmax of one split ---- */
 
-/* Scores become weights in place; m and l are left in the partial. */
-static void soften(float *x, int32_t n, float *partial)
+/* Which of the scores j .. j + 15 lie in [first, end). */
+static __mmask16 lanes_in(int32_t j, int32_t first, int32_t end)
+{
+    uint32_t below = end - j >= 16 ? 0xffff : (1u << (end - j)) - 1;
+    return (__mmask16)(first > j ? below & 0xffffu << (first - j) : below);
+}
+
+/* Scores [first, end) become weights in place; m and l are left in the partial. */
+static void soften(float *x, int32_t first, int32_t end, float *partial)
 {
     __m512 m = _mm512_set1_ps(-F_INF), l = _mm512_setzero_ps();
     float lane[LANES];
-    for (int32_t j = 0; j < n; j += 16) {
-        __mmask16 valid = n - j >= 16 ? 0xffff : (__mmask16)((1u << (n - j)) - 1);
+    for (int32_t j = first / 16 * 16; j < end; j += 16) {
+        __mmask16 valid = lanes_in(j, first, end);
         m = _mm512_mask_max_ps(m, valid, _mm512_loadu_ps(x + j), m); /* a NaN leaves m, as in the contract */
     }
     float largest = _mm512_reduce_max_ps(m);
-    for (int32_t j = 0; j < n; j += 16) {
-        __mmask16 valid = n - j >= 16 ? 0xffff : (__mmask16)((1u << (n - j)) - 1);
+    for (int32_t j = first / 16 * 16; j < end; j += 16) {
+        __mmask16 valid = lanes_in(j, first, end);
         __m512 p = v_exp(_mm512_sub_ps(_mm512_loadu_ps(x + j), _mm512_set1_ps(largest)));
         l = _mm512_mask_add_ps(l, valid, l, p);
         _mm512_storeu_ps(x + j, p);
@@ -236,7 +251,13 @@ static void soften(float *x, int32_t n, float *partial)
 
 /* ---- weighted values ---- */
 
-/* Values of positions [start + at, start + at + n), for all queries that see them. */
+static int32_t clamp(int32_t x, int32_t low, int32_t high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
+/* Values of positions [start + at, start + at + n), for all queries that see them. Of a block of queries some see more
+ * than all do: later ones on the diagonal, earlier ones where windows begin. */
 static void add_shared_tile(const Plan *plan, const Group *g, int32_t split, int32_t at, int32_t n,
                             const void *const *value, int32_t ahead, bool is_bf16)
 {
@@ -244,17 +265,25 @@ static void add_shared_tile(const Plan *plan, const Group *g, int32_t split, int
     for (int32_t i = first_query_at(g, t); i < g->n; i += BLOCK_QUERIES) {
         float *o[BLOCK_QUERIES];
         const float *p[BLOCK_QUERIES];
-        int32_t n_q = g->n - i < BLOCK_QUERIES ? g->n - i : BLOCK_QUERIES, common = n;
+        int32_t n_q = g->n - i < BLOCK_QUERIES ? g->n - i : BLOCK_QUERIES, first = 0, end = n;
         for (int32_t u = 0; u < n_q; u++) {
-            o[u] = partial_of(plan, g, i + u, split) + PARTIAL_HEAD;
-            p[u] = g->x + (i + u) * X_STRIDE + at;
-            common = g->n_keys[i + u] - t < common ? g->n_keys[i + u] - t : common;
+            first = clamp(g->first_key[i + u] - t, first, n);
+            end = clamp(g->n_keys[i + u] - t, 0, end);
         }
-        add_values(o, p, n_q, value, common, ahead, dim, is_bf16);
-        for (int32_t u = 0; u < n_q; u++) { /* on the diagonal later rows see a few more */
-            int32_t more = (g->n_keys[i + u] - t < n ? g->n_keys[i + u] - t : n) - common;
-            const float *rest = p[u] + common;
-            if (more > 0) add_values(&o[u], &rest, 1, value + common, more, 0, dim, is_bf16);
+        if (end < first) end = first; /* nothing in common */
+        for (int32_t u = 0; u < n_q; u++) {
+            const float *x = g->x + (i + u) * X_STRIDE + at;
+            int32_t own = clamp(g->first_key[i + u] - t, 0, n), before = clamp(g->n_keys[i + u] - t, 0, first) - own;
+            o[u] = partial_of(plan, g, i + u, split) + PARTIAL_HEAD;
+            p[u] = x + own;
+            if (before > 0) add_values(&o[u], &p[u], 1, value + own, before, 0, dim, is_bf16);
+            p[u] = x + first;
+        }
+        if (end > first) add_values(o, p, n_q, value + first, end - first, ahead, dim, is_bf16);
+        for (int32_t u = 0; u < n_q; u++) {
+            int32_t after = clamp(g->n_keys[i + u] - t, 0, n) - end;
+            const float *rest = p[u] + end - first;
+            if (after > 0) add_values(&o[u], &rest, 1, value + end, after, 0, dim, is_bf16);
         }
     }
 }
@@ -274,7 +303,7 @@ static void widen_values(float *tile, const void **value, int32_t n, int32_t ahe
 static void add_shared(const Plan *plan, Group *g, int32_t split, int32_t n)
 {
     bool is_bf16 = plan->job.view.dtype == DT_BF16, is_widened = is_bf16 && g->n > BLOCK_QUERIES;
-    for (int32_t t = 0; t < n; t += TILE_KEYS) {
+    for (int32_t t = first_tile(g, split * ATTN_SPLIT); t < n; t += TILE_KEYS) {
         int32_t in_tile = n - t < TILE_KEYS ? n - t : TILE_KEYS;
         if (is_widened) widen_values(g->tile, g->value + t, in_tile, plan->ahead, plan->job.view.head_dim);
         add_shared_tile(plan, g, split, t, in_tile, g->value + t, is_widened ? 0 : plan->ahead, is_bf16 && !is_widened);
@@ -314,10 +343,11 @@ static void run_split(const Plan *plan, Group *g, int32_t split)
     score_paths(plan, g, start, end);
     for (int32_t i = 0; i < g->n; i++) {
         int32_t n = g->n_keys[i] - start < ATTN_SPLIT ? g->n_keys[i] - start : ATTN_SPLIT;
-        if (n <= 0) continue;
+        int32_t first = g->first_key[i] > start ? g->first_key[i] - start : 0;
+        if (first >= n) continue;
         float *partial = partial_of(plan, g, i, split);
         memset(partial + PARTIAL_HEAD, 0, (size_t)plan->job.view.head_dim * sizeof *partial);
-        soften(g->x + i * X_STRIDE, n, partial);
+        soften(g->x + i * X_STRIDE, first, n, partial);
     }
     add_shared(plan, g, split, n_shared);
     add_paths(plan, g, split, start, end);
@@ -326,17 +356,18 @@ static void run_split(const Plan *plan, Group *g, int32_t split)
 static void combine_query(const Plan *plan, const Group *g, int32_t query)
 {
     int32_t dim = plan->job.view.head_dim, n_splits = (g->n_keys[query] + ATTN_SPLIT - 1) / ATTN_SPLIT;
+    int32_t first_split = g->first_key[query] / ATTN_SPLIT;
     float largest = -F_INF, sum = 0, factor, *out = g->out[query];
-    for (int32_t s = 0; s < n_splits; s++) {
+    for (int32_t s = first_split; s < n_splits; s++) {
         float m = partial_of(plan, g, query, s)[0];
         largest = m > largest ? m : largest;
     }
-    for (int32_t s = 0; s < n_splits; s++) {
+    for (int32_t s = first_split; s < n_splits; s++) {
         const float *partial = partial_of(plan, g, query, s), *o = partial + PARTIAL_HEAD;
         factor = f_exp(partial[0] - largest);
         sum = fmaf(partial[1], factor, sum);
         for (int32_t d = 0; d < dim; d += 16) {
-            __m512 before = s == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(out + d);
+            __m512 before = s == first_split ? _mm512_setzero_ps() : _mm512_loadu_ps(out + d);
             _mm512_storeu_ps(out + d, _mm512_fmadd_ps(_mm512_loadu_ps(o + d), _mm512_set1_ps(factor), before));
         }
     }
@@ -378,11 +409,14 @@ static void find_group(const Plan *plan, Cursor *at, int64_t item, Group *g)
     g->first = (int32_t)(group * plan->group_queries);
     g->n = (int32_t)(n_queries - g->first < plan->group_queries ? n_queries - g->first : plan->group_queries);
     g->first_partial = (at->first_query + g->kv_head * n_queries + g->first) * plan->n_splits;
+    g->first_seen = INT32_MAX;
     for (int32_t i = 0; i < g->n; i++) {
         int32_t row = row_of(plan, g, i), head = g->kv_head * plan->heads_per_kv + (g->first + i) % plan->heads_per_kv;
         g->q[i] = tensor_f32(job->q, row) + head * job->q.stride[1];
         g->out[i] = tensor_f32(job->out, row) + head * job->out.stride[1];
+        g->first_key[i] = batch_first_key(job->batch, row);
         g->n_keys[i] = job->batch->index[row] + 1;
+        if (g->first_key[i] < g->first_seen) g->first_seen = g->first_key[i];
     }
 }
 
@@ -409,7 +443,8 @@ static void run_items(void *arg, int worker, int n_workers)
 
         int32_t n_splits = (most_keys(&g) + ATTN_SPLIT - 1) / ATTN_SPLIT;
         Range range = worker_range(n_splits, (int)(item % plan->n_chunks), plan->n_chunks);
-        for (int64_t s = range.first; s < range.end; s++) run_split(plan, &g, (int32_t)s);
+        for (int64_t s = range.first; s < range.end; s++)
+            if ((s + 1) * ATTN_SPLIT > g.first_seen) run_split(plan, &g, (int32_t)s);
         for (int32_t i = 0; is_whole && i < g.n; i++) combine_query(plan, &g, i);
     }
 }
