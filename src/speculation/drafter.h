@@ -12,8 +12,20 @@
 #include "sampling/choose.h"
 #include "speculation/tree.h"
 
+enum { MAX_METHODS = 8 };
+
+/* A way of drafting. Most drafters have one; a DFlash network has two or three: its chain and trees of its guesses. */
+typedef struct DraftMethod {
+    const char *name;                         /* "ngram", "mtp", "dflash", "ddtree", "ddtree-spine"; a constant */
+    int32_t     family;                       /* equal = the same network: what one shows of its hits holds for the other */
+    bool        is_tree;                      /* best-first tree of any size, else a chain */
+    int32_t     max_nodes, max_depth;         /* most it can use: nodes with the anchor, levels below it */
+    char        off[160];                     /* why it is switched off; "" = it works */
+} DraftMethod;
+
 typedef struct DraftJob {
     int32_t        slot, n_committed, anchor; /* anchor sits at position n_committed */
+    int32_t        method;                    /* index into Drafter.methods; 0 where there is one */
     uint64_t       request_id;
     int32_t        choice;
     int32_t        max_nodes;                 /* anchor counted: tree_budget + 1; 1 = no draft wanted */
@@ -34,9 +46,14 @@ typedef struct Accepted {
 
 typedef struct Drafter Drafter;
 struct Drafter {
-    const char    *name;                      /* "oracle", "ngram", "mtp", "dflash", "ddtree" */
+    const char    *name;                      /* "oracle", "ngram", "mtp", "dflash", "auto" */
+    int32_t        n_methods;                 /* 0 = one, called `name`: a chain or tree of any size */
+    const DraftMethod *methods;               /* [n_methods] DraftJob.method counts in it */
     int32_t        n_taps;
     const int32_t *taps;                      /* layers whose outputs observe() needs */
+    int32_t        tap_column;                /* column of Batch.features, in units of hidden_size, where the first tap lies:
+                                               * row r of tap i is features[r][(tap_column + i) * hidden ...]. 0 unless
+                                               * draft_auto set it, since several drafters share the batch */
     bool           wants_last_hidden;
 
     Status (*fits)(const Drafter *d, const ModelInfo *target, Error *err);
@@ -45,6 +62,8 @@ struct Drafter {
     void   (*begin)(Drafter *d, int32_t slot, uint64_t request_id, int32_t choice);
     void   (*observe)(Drafter *d, Stream *st, const Batch *batch, const Accepted *accepted, int n);
     Status (*draft)(Drafter *d, Stream *st, DraftJob *jobs, int n, Error *err); /* one pass for all jobs */
+    /* Tokens it would propose for this job, found without a pass over weights; NULL = not known before draft(). */
+    int32_t (*foresee)(Drafter *d, const DraftJob *job);
     void   (*forget)(Drafter *d, int32_t slot);
     void   (*close)(Drafter *d);
 };
