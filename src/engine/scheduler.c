@@ -99,13 +99,6 @@ static void preempt(Scheduler *s, Sequence *seq)
 
 /* ---- admission ---- */
 
-/* The prompt is scored by the first choice alone, and scores are complete when any choice has a token. */
-static bool waits_for_scores(const Sequence *seq)
-{
-    return seq->choice > 0 && sequence_is_scored(&seq->request->sequence[0]) &&
-           seq->request->sequence[0].ended == FINISH_NONE;
-}
-
 /* Beyond its own blocks one for every running sequence stays free: else the newcomer would soon be preempted by
  * their growth, its work lost. */
 static bool has_blocks_for(const Scheduler *s, const Sequence *seq)
@@ -119,7 +112,6 @@ static bool start(Scheduler *s, Sequence *seq)
     Request *r = seq->request;
     waiting_take(s, seq);
     seq->slot = slot_pool_take(&s->slots);
-    seq->n_committed = 0;
     CHECK(block_table_reserve(&s->table, seq->slot, seq->n_ids) == OK);
     running_insert(s, seq);
     if (s->drafter) s->drafter->begin(s->drafter, seq->slot, r->g.id, seq->choice);
@@ -133,7 +125,7 @@ int32_t scheduler_admit(Scheduler *s)
 {
     int32_t n_requests = 0;
     Sequence *seq;
-    while ((seq = s->oldest_waiting) && s->slots.n_free > 0 && has_blocks_for(s, seq) && !waits_for_scores(seq))
+    while ((seq = s->oldest_waiting) && s->slots.n_free > 0 && has_blocks_for(s, seq))
         n_requests += start(s, seq);
     CHECK(s->n_running > 0 || !s->oldest_waiting); /* an empty machine has room for anyone */
     return n_requests;
@@ -161,6 +153,8 @@ int32_t scheduler_draft_rows(const Scheduler *s, int32_t n_decoding, int32_t n_d
     return each < most ? each : most;
 }
 
+/* A prompt is scored by its first choice alone. It is the oldest, and once rows or outputs have limited somebody none are
+ * left for younger ones: so no sister has a token before the scores are complete. */
 int32_t scheduler_prompt_rows(const Scheduler *s, const Sequence *seq, int32_t rows_left, int32_t outputs_left)
 {
     int32_t n = sequence_pending(seq), chunk = s->options->prefill_chunk;

@@ -76,18 +76,16 @@ static void share_decodes(Step *s)
     }
 }
 
-/* Shares whose tree grew are verified; their blocks were reserved with the draft, those of the others go back. */
+/* Shares whose tree grew are verified. Blocks that were reserved for more go back at the end of the step. */
 static void share_drafts(Step *s)
 {
     drafts_make(&s->drafts, s->stream, s->unsorted, s->n_shares);
     for (int32_t i = 0; i < s->n_shares; i++) {
         Share *share = &s->unsorted[i];
-        int32_t n_nodes = share->tree->n_nodes;
-        block_table_trim(&s->scheduler->table, share->seq->slot, share->seq->n_committed + n_nodes);
-        if (n_nodes == 1) continue;
+        if (share->tree->n_nodes == 1) continue;
         share->phase = SEQ_VERIFY;
         share->is_certain = false;
-        share->n_rows = n_nodes;
+        share->n_rows = share->tree->n_nodes;
     }
 }
 

@@ -49,6 +49,7 @@ Status rig_open_raw(Rig *rig, const RigOptions *options, Error *err)
     rig->model_options = (FakeModelOptions){ .vocab_size = RIG_VOCAB, .seed = 7, .poison = o.poison_after ? RIG_POISON : -1,
                                              .poison_after = o.poison_after, .limits = plan_limits(&o.engine) };
     o.drafter.model = rig->model_options;
+    o.drafter.depth = o.engine.draft_depth;
     rig->records = mem_alloc_array((size_t)RIG_MAX_REQUESTS * MAX_CHOICES, sizeof rig->records[0]);
     Status s = rig->records ? OK : error_set(err, ERR_NOMEM, "no memory for records");
     if (!s) s = backend_open_cpu(&rig->backend, &(BackendOptions){ .n_workers = 1 }, err);

@@ -120,6 +120,24 @@ static void test_bad_drafts_are_no_drafts(void **state)
     assert_true(stats.failed_drafts > 10 && stats.accepted_tokens > 10);
 }
 
+/* Every broken tree is seen as such, and no proper one. */
+static void test_bad_drafts_are_counted(void **state)
+{
+    Rig rig;
+    int32_t prompt[8];
+    rig_open(&rig, &(RigOptions){ .drafts = true, .engine = { .draft_nodes = 30, .draft_depth = 6 }, .drafter = { .p_true = 0.5, .p_broken = 0.7 } });
+    for (uint64_t id = 0; id < 10; id++) {
+        GenerateRequest g = rig_request(id, prompt, 8, 100);
+        Request *r = rig_submit(&rig, &g);
+        rig_finish(&rig, r);
+        request_close(r);
+    }
+    uint64_t broken = fake_drafter_counts(rig.drafter).broken_trees;
+    assert_true(broken > 100);
+    assert_int_equal(engine_stats(rig.engine).failed_drafts, broken);
+    rig_close(&rig);
+}
+
 static void test_choices_are_truth(void **state)
 {
     Rig rig;
@@ -172,6 +190,25 @@ static void test_drafts_save_steps(void **state)
     assert_int_equal(1 + t.steps + t.accepted_tokens, 60);
     assert_int_equal(t.accepted_tokens, t.draft_tokens); /* none was proposed beyond the length limit */
     assert_true(t.steps < 30);
+    request_close(r);
+    rig_close(&rig);
+}
+
+/* Drafters are told the choice's own draw: one that knows it all is always right. */
+static void test_drafts_know_the_draw(void **state)
+{
+    Rig rig;
+    int32_t prompt[8];
+    rig_open(&rig, &(RigOptions){ .drafts = true, .engine = { .draft_nodes = 9, .draft_depth = 8 }, .drafter = { .p_true = 1, .chain = true } });
+    GenerateRequest g = rig_request(1, prompt, 8, 60);
+    g.n_choices = 3;
+    g.params.temperature = 1.5f;
+    g.params.repetition_penalty = 1.2f;
+    Request *r = rig_submit(&rig, &g);
+    rig_finish(&rig, r);
+    RequestTimings t = request_timings(r);
+    assert_true(t.draft_tokens > 60);
+    assert_int_equal(t.accepted_tokens, t.draft_tokens);
     request_close(r);
     rig_close(&rig);
 }
@@ -295,7 +332,8 @@ static void test_poisoned_request(void **state)
     bad.params.temperature = 1;
     scored.prompt_logprobs = true;
     Request *b = rig_submit(&rig, &bad), *g = rig_submit(&rig, &good), *s = rig_submit(&rig, &scored);
-    rig_finish(&rig, b);
+    while (request_finish(b, 0) == FINISH_NONE && request_finish(b, 1) == FINISH_NONE && request_finish(b, 2) == FINISH_NONE) rig_step(&rig);
+    assert_true(request_done(b)); /* its choices are at different places, but fall together */
     rig_finish(&rig, g);
     rig_finish(&rig, s);
     for (int32_t c = 0; c < 3; c++) {
@@ -564,10 +602,34 @@ static void test_drafts_do_not_starve_prompts(void **state)
     for (int i = 0; i < 3; i++) rig_step(&rig);
     Request *late = rig_submit(&rig, &b);
     int n = 0;
-    for (; request_count(late, 0) == 0; n++) rig_step(&rig);
-    assert_in_range(n, 1, 6); /* at least half of the pass is its own */
+    assert_int_equal(scheduler_draft_rows(&rig.engine->scheduler, 1, 1), 39);
+    for (; request_count(late, 0) == 0; n++) {
+        rig_step(&rig);
+        int32_t rows = scheduler_draft_rows(&rig.engine->scheduler, 1, 1); /* half of what the anchor leaves */
+        assert_int_equal(rows, request_count(late, 0) ? rows : 19);
+    }
+    assert_in_range(n, 1, 6);
     request_close(drafted);
     request_close(late);
+    rig_close(&rig);
+}
+
+/* Who would be preempted at once by those that already run is not let in. */
+static void test_newcomers_leave_room_to_grow(void **state)
+{
+    Rig rig;
+    int32_t prompt[8], long_prompt[19];
+    rig_open(&rig, &(RigOptions){ .engine = { .max_model_len = 32, .n_blocks = 8 } });
+    GenerateRequest a = rig_request(1, prompt, 8, 24), b = rig_request(2, long_prompt, 19, 5);
+    Request *first = rig_submit(&rig, &a);
+    rig_step(&rig); /* holds 2 blocks, soon 3: 5 are left, just what the other wants */
+    rig_step(&rig);
+    Request *second = rig_submit(&rig, &b);
+    rig_finish(&rig, first);
+    rig_finish(&rig, second);
+    assert_int_equal(engine_stats(rig.engine).preemptions, 0);
+    request_close(first);
+    request_close(second);
     rig_close(&rig);
 }
 
@@ -622,9 +684,11 @@ int main(void)
         cmocka_unit_test(test_drafted_is_truth),
         cmocka_unit_test(test_drafted_and_preempted_is_truth),
         cmocka_unit_test(test_bad_drafts_are_no_drafts),
+        cmocka_unit_test(test_bad_drafts_are_counted),
         cmocka_unit_test(test_choices_are_truth),
         cmocka_unit_test(test_no_speculation),
         cmocka_unit_test(test_drafts_save_steps),
+        cmocka_unit_test(test_drafts_know_the_draw),
         cmocka_unit_test(test_finish_reasons),
         cmocka_unit_test(test_cancel_and_stop_choice),
         cmocka_unit_test(test_cancel_waiting),
@@ -638,6 +702,7 @@ int main(void)
         cmocka_unit_test(test_bad_options),
         cmocka_unit_test(test_pass_limits),
         cmocka_unit_test(test_drafts_do_not_starve_prompts),
+        cmocka_unit_test(test_newcomers_leave_room_to_grow),
         cmocka_unit_test(test_notify_and_timings),
         cmocka_unit_test(test_padding_is_never_chosen),
     };

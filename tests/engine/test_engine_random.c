@@ -55,7 +55,7 @@ static void arrive(Rig *rig, Live *live, uint64_t id)
     Error err = { 0 };
     live->g = rig_request(id, live->prompt, n_prompt, below(4) ? 1 + below(room) : 0);
     live->was_cut = false;
-    if (below(20) == 0) live->prompt[0] = RIG_POISON;
+    if (below(12) == 0) live->prompt[0] = RIG_POISON;
     live->g.n_choices = below(3) ? 1 : 1 + below(5);
     live->g.params.temperature = below(2) ? 0 : 1;
     live->g.params.repetition_penalty = below(2) ? 1 : 1.2f;
@@ -84,6 +84,12 @@ static void check_choice(Rig *rig, const Live *live, int32_t c)
     if (why == FINISH_LENGTH || (why == FINISH_STOP && !live->was_cut)) assert_int_equal(n, truth.n);
     if (why == FINISH_ERROR) assert_int_equal(live->prompt[0], RIG_POISON);
     if (why == FINISH_CANCELLED) assert_true(live->was_cut);
+}
+
+static void check_falls_together(const Request *r, int32_t n_choices)
+{
+    for (int32_t c = 0; c < n_choices; c++)
+        if (request_finish(r, c) == FINISH_ERROR) assert_true(request_done(r));
 }
 
 static void leave(Rig *rig, Live *live)
@@ -118,6 +124,7 @@ static void run_seed(uint64_t seed)
         rig_step(&rig);
         n_live = 0;
         for (int i = 0; i < MAX_LIVE; i++) {
+            if (live[i].request) check_falls_together(live[i].request, live[i].g.n_choices);
             if (live[i].request && request_done(live[i].request)) leave(&rig, &live[i]);
             n_live += live[i].request != NULL;
         }

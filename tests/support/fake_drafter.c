@@ -139,13 +139,17 @@ static void spoil(FakeDrafter *f, const DraftJob *job)
     Tree *t = job->tree;
     if (t->n_nodes < 2) return;
     int32_t at = 1 + (int32_t)dice(f, (uint32_t)t->n_nodes - 1);
-    switch (dice(f, 6)) {
+    switch (dice(f, 7)) {
     case 0: t->token[at] = f->options.model.vocab_size; break;
     case 1: t->token[at] = -7; break;
     case 2: t->parent[at] = at; break;
     case 3: t->depth[at] += 1; break;
     case 4: t->token[0] = (t->token[0] + 1) % f->options.model.vocab_size; break;
     case 5: t->n_nodes = t->max_nodes + 1; break;
+    case 6: /* a proper tree, but deeper than was asked for */
+        for (at = 0; at >= 0 && t->depth[at] <= job->max_depth;) at = tree_add(t, at, (t->token[at] + 1) % f->options.model.vocab_size, 0);
+        if (at < 0) return;
+        break;
     }
     f->counts.broken_trees++;
 }
@@ -167,6 +171,7 @@ static Status fake_draft(Drafter *d, Stream *st, DraftJob *jobs, int n, Error *e
     for (int i = 0; i < n; i++) {
         DraftJob *job = &jobs[i];
         CHECK(job->max_nodes >= 2 && job->max_nodes <= job->tree->max_nodes && job->max_depth >= 1 && job->max_depth < MAX_DEPTH);
+        CHECK(!f->options.depth || job->max_depth <= f->options.depth);
         check_own_cache(f, job);
         tree_start(job->tree, job->anchor);
         grow(f, job);

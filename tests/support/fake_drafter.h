@@ -12,6 +12,7 @@ typedef struct FakeDrafterOptions {
     double           p_fail;  /* chance that a whole draft call returns an error */
     double           p_broken; /* chance that a job's tree is no proper tree */
     bool             chain;
+    int32_t          depth;   /* no job may ask for more; 0 = any */
     bool             wants_features; /* two taps and the last hidden state, checked in observe */
 } FakeDrafterOptions;
 
