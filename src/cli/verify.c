@@ -2,7 +2,8 @@
  *
  * The plain side is a fresh engine with one slot and one row a pass, prompt rows included; its tokens and the logits of
  * every new token are kept. The other side runs the cells of the grid: oracle drafts of stated shape, acceptance, batch,
- * prompt chunks and workers. Each row that it commits is compared: the token, and every bit of its logits.
+ * prompt chunks and workers. Each row that it commits is compared: the token, every bit of its logits, and the
+ * log-probability that was reported for it.
  *
  *     prompts ──> plain engine ──> truth (tokens, logits) ──┬──> oracle proposes from it
  *                                                           └──> compare with what drafted engines commit
@@ -39,11 +40,12 @@ typedef struct Truth { /* one prompt */
     int32_t *prompt;
     int32_t  n_prompt, n_tokens;
     int32_t  tokens[GRID_MAX_TOKENS];
+    float    logprobs[GRID_MAX_TOKENS];
     float   *logits; /* [GRID_MAX_TOKENS][vocab] */
 } Truth;
 
 typedef struct Sum { /* of a group of cells */
-    int64_t cells, passes, positions, token_faults, logit_faults;
+    int64_t cells, passes, positions, token_faults, logit_faults, logprob_faults;
 } Sum;
 
 typedef struct Verify {
@@ -101,7 +103,7 @@ static Status submit(Verify *v, Engine *e, int prompt, uint64_t id, int32_t n_to
     const Truth *t = &v->truth[prompt];
     GenerateRequest g = { .id = id, .prompt = t->prompt, .n_prompt = t->n_prompt, .n_choices = 1, .max_tokens = n_tokens,
                           .seed = v->key.seed + (uint64_t)prompt, .ignore_eos = true,
-                          .params = { .temperature = v->temperature, .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1 } };
+                          .params = { .temperature = v->temperature, .top_p = 1, .repetition_penalty = 1, .n_logprobs = 0 } };
     return engine_submit(e, &g, NULL, NULL, out, err);
 }
 
@@ -142,6 +144,7 @@ static Status run_plain(Verify *v, Error *err)
         Request *r = NULL;
         if (!s) s = submit(v, e, i, (uint64_t)i, GRID_MAX_TOKENS, &r, err);
         if (!s) s = finish(e, &r, 1, err);
+        for (int32_t k = 0; !s && k < request_count(r, 0); k++) v->truth[i].logprobs[k] = request_logprobs(r, 0)[k].logprob;
         if (r) request_close(r);
     }
     engine_close(e);
@@ -178,6 +181,15 @@ static void compare_row(void *ctx, uint64_t id, int32_t choice, int32_t index, c
     if ((same_token && same_bits) || v->first_fault[0]) return;
     snprintf(v->first_fault, sizeof v->first_fault, "prompt %d, token %d: %s differ", prompt_of(id), at,
              same_bits ? "tokens" : "logits");
+}
+
+static void compare_logprobs(Verify *v, const Request *r, int prompt)
+{
+    for (int32_t k = 0; k < request_count(r, 0); k++) {
+        if (!memcmp(&v->truth[prompt].logprobs[k], &request_logprobs(r, 0)[k].logprob, sizeof(float))) continue;
+        v->sum->logprob_faults++;
+        if (!v->first_fault[0]) snprintf(v->first_fault, sizeof v->first_fault, "prompt %d, token %d: log-probabilities differ", prompt, k);
+    }
 }
 
 static void face_begin(Drafter *d, int32_t slot, uint64_t id, int32_t choice)
@@ -240,6 +252,7 @@ static Status run_cell(Verify *v, Engine *e, const GridCell *c, int number, RowC
     v->sum->cells++;
     v->sum->passes += (int64_t)(engine_stats(e).steps - steps);
     if (!s) check_width(v, c, seen);
+    for (int i = 0; !s && i < c->batch; i++) compare_logprobs(v, requests[i], (number + i) % v->n_prompts);
     for (size_t i = 0; i < sizeof *seen / sizeof(uint64_t); i++) ((uint64_t *)total)[i] += ((uint64_t *)seen)[i];
     for (int i = 0; i < c->batch; i++)
         if (requests[i]) request_close(requests[i]);
@@ -326,16 +339,18 @@ static void print_counts(const char *what, const uint64_t *counts)
 static Sum print_table(const Sum sums[6], const RowCounts *total)
 {
     Sum all = { 0 };
-    printf("  drafts   acceptance   cells   passes   positions   tokens differ   logit rows differ\n");
+    printf("  drafts   acceptance   cells   passes   positions   tokens differ   logit rows differ   logprobs differ\n");
     for (int g = 0; g < 6; g++) {
         const Sum *s = &sums[g];
-        printf("  %-8s %-10s %7lld %8lld %11lld %15lld %19lld\n", g < 3 ? "chain" : "tree", p_names[g % 3], (long long)s->cells,
-               (long long)s->passes, (long long)s->positions, (long long)s->token_faults, (long long)s->logit_faults);
+        printf("  %-8s %-10s %7lld %8lld %11lld %15lld %19lld %17lld\n", g < 3 ? "chain" : "tree", p_names[g % 3], (long long)s->cells,
+               (long long)s->passes, (long long)s->positions, (long long)s->token_faults, (long long)s->logit_faults,
+               (long long)s->logprob_faults);
         all.cells += s->cells;
         all.passes += s->passes;
         all.positions += s->positions;
         all.token_faults += s->token_faults;
         all.logit_faults += s->logit_faults;
+        all.logprob_faults += s->logprob_faults;
     }
     printf("rows counted in the kernels (rows:calls)\n");
     print_counts("a pass (embed)", total->embed);
@@ -382,13 +397,13 @@ static Status verify(Verify *v, Error *err)
     if (!s) s = run_grid(v, sums, total, err);
     if (!s) {
         Sum all = print_table(sums, total);
-        int64_t faults = all.token_faults + all.logit_faults;
+        int64_t faults = all.token_faults + all.logit_faults + all.logprob_faults;
         printf("%lld positions in %.1f s: %s\n", (long long)all.positions, (clock_ms() - plain) / 1e3,
-               faults || v->missing_widths ? "NOT EQUAL" : "every token and every logit bit equal");
+               faults || v->missing_widths ? "NOT EQUAL" : "every token, logit bit and log-probability equal");
         if (faults || v->missing_widths)
-            s = error_set(err, ERR_NUMERIC, "%lld tokens and %lld logit rows of %lld differ, %lld widths did not run; first: %s",
-                          (long long)all.token_faults, (long long)all.logit_faults, (long long)all.positions,
-                          (long long)v->missing_widths, v->first_fault);
+            s = error_set(err, ERR_NUMERIC, "of %lld positions %lld tokens, %lld logit rows and %lld log-probabilities differ, %lld widths did not run; first: %s",
+                          (long long)all.positions, (long long)all.token_faults, (long long)all.logit_faults,
+                          (long long)all.logprob_faults, (long long)v->missing_widths, v->first_fault);
     }
     mem_free(total);
     return s;
