@@ -393,7 +393,7 @@ static bool can_repeat(Value v, Value times)
     return (v.type == V_STR || v.type == V_LIST || v.type == V_TUPLE) && (times.type == V_INT || times.type == V_BOOL);
 }
 
-static Value arithmetic(Interp *in, int op, Value a, Value b)
+Value value_arithmetic(Interp *in, int op, Value a, Value b)
 {
     if (in->failed) return a;
     if (a.type == V_UNDEFINED || b.type == V_UNDEFINED) return value_use_undefined(in, a.type == V_UNDEFINED ? a : b);
@@ -423,8 +423,8 @@ static Value add_strings(Interp *in, Value first, const Node *n, int *done)
         buf_append(&b, next.s.data, next.s.len);
     }
     Value sum = text_end(in, &b);
-    if (next.type != V_STR) { /* adding this one is for arithmetic() to refuse */
-        sum = arithmetic(in, '+', sum, next);
+    if (next.type != V_STR) { /* adding this one is for value_arithmetic() to refuse */
+        sum = value_arithmetic(in, '+', sum, next);
         i++;
     }
     *done = i;
@@ -438,7 +438,7 @@ static Value eval_arithmetic(Interp *in, const Node *n)
         if (v.type == V_STR && n->chain.rest[i].op == '+') {
             v = add_strings(in, v, n, &i);
         } else {
-            v = arithmetic(in, n->chain.rest[i].op, v, eval(in, n->chain.rest[i].node));
+            v = value_arithmetic(in, n->chain.rest[i].op, v, eval(in, n->chain.rest[i].node));
             i++;
         }
     }

@@ -91,6 +91,7 @@ Value eval(Interp *in, const Node *n);
 Value call_builtin(Interp *in, const Builtin *b, const char *kind, Value self, const CallArguments *a);
 Value value_attribute(Interp *in, Value object, Str name); /* object.name */
 Value value_item(Interp *in, Value object, Value index);   /* object[index] */
+Value value_arithmetic(Interp *in, int op, Value a, Value b); /* op: of a token */
 void  local_set(Interp *in, int symbol, Value value);      /* in the innermost scope */
 
 /* ---- jinja_exec.c ---- */

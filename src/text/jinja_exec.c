@@ -84,22 +84,26 @@ static void assign(Interp *in, const Node *target, Value v)
 /* ---- capturing ---- */
 
 /* Runs the statements with their output going to a string. */
-static Value capture(Interp *in, const Node *body)
+static Flow capture(Interp *in, const Node *body, Value *out)
 {
     Buf text, *outer = in->out;
     text_begin(&text);
     in->out = &text;
-    exec_list(in, body);
+    Flow flow = exec_list(in, body);
     in->out = outer;
-    return text_end(in, &text);
+    *out = text_end(in, &text);
+    return flow;
 }
 
-static void exec_set_block(Interp *in, const Node *n)
+/* A break or continue inside leaves the block, and its text, behind. */
+static Flow exec_set_block(Interp *in, const Node *n)
 {
+    Value text;
     Scope before = scope_begin(in);
-    Value text = capture(in, n->set.value);
+    Flow flow = capture(in, n->set.value, &text);
     scope_end(in, before);
-    assign(in, n->set.target, text);
+    if (flow == FLOW_NEXT) assign(in, n->set.target, text);
+    return flow;
 }
 
 /* ---- macros ---- */
@@ -147,7 +151,8 @@ Value call_macro(Interp *in, const Node *macro, const CallArguments *a)
     Scope before = scope_begin(in);
     in->frame_base = in->n_locals;
     for (int i = 0; i < macro->macro.n_parameters; i++) bind_parameter(in, &macro->macro.parameters[i], i, a);
-    Value text = capture(in, macro->macro.body);
+    Value text;
+    capture(in, macro->macro.body, &text);
     scope_end(in, before);
     interp_leave(in);
     return text;
@@ -168,10 +173,12 @@ static const List *filter_items(Interp *in, const Node *n, const List *items)
     return value_list(in, V_LIST, kept.items, kept.n).list;
 }
 
-static void exec_rounds(Interp *in, const Node *n, const List *items)
+/* True when some round got to its end: Jinja2 runs the else of a loop whose rounds all ended in break or continue, too. */
+static bool exec_rounds(Interp *in, const Node *n, const List *items)
 {
+    bool any_complete = false;
     Loop *loop = interp_array(in, Loop, 1);
-    if (!loop) return;
+    if (!loop) return true;
     *loop = (Loop){ .items = items };
     for (; loop->at < items->n && !in->failed; loop->at++) {
         Scope before = scope_begin(in);
@@ -180,18 +187,16 @@ static void exec_rounds(Interp *in, const Node *n, const List *items)
         Flow flow = exec_list(in, n->loop.body);
         scope_end(in, before);
         if (flow == FLOW_BREAK) break;
+        if (flow == FLOW_NEXT) any_complete = true;
     }
+    return any_complete;
 }
 
 static Flow exec_for(Interp *in, const Node *n)
 {
     const List *items = value_items(in, eval(in, n->loop.iterable));
     if (n->loop.filter && !in->failed) items = filter_items(in, n, items);
-    if (in->failed) return FLOW_NEXT;
-    if (items->n > 0) {
-        exec_rounds(in, n, items);
-        return FLOW_NEXT;
-    }
+    if (in->failed || exec_rounds(in, n, items)) return FLOW_NEXT;
     Scope before = scope_begin(in);
     Flow flow = exec_list(in, n->loop.otherwise);
     scope_end(in, before);
@@ -231,7 +236,7 @@ static Flow exec_node(Interp *in, const Node *n)
     case N_IF: return exec_if(in, n);
     case N_FOR: return exec_for(in, n);
     case N_SET: assign(in, n->set.target, eval(in, n->set.value)); return FLOW_NEXT;
-    case N_SET_BLOCK: exec_set_block(in, n); return FLOW_NEXT;
+    case N_SET_BLOCK: return exec_set_block(in, n);
     case N_MACRO: set_name(in, n->macro.symbol, (Value){ .type = V_MACRO, .macro = n }); return FLOW_NEXT;
     case N_BREAK: return FLOW_BREAK;
     case N_CONTINUE: return FLOW_CONTINUE;

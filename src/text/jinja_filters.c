@@ -27,9 +27,10 @@ static Value filter_replace(Interp *in, Value self, const Value *a)
 /* indent(width=4, first=false, blank=false) */
 static Value filter_indent(Interp *in, Value self, const Value *a)
 {
+    if (self.type != V_STR) return interp_fail(in, "indent needs a string, got %s", value_type_name(self));
     Value spaces = is_given(a[0]) ? a[0] : value_int(4);
     int64_t width = spaces.type == V_INT && spaces.i > 0 ? spaces.i : 0;
-    const List *lines = text_split_lines(in, text_replace(in, value_text(in, self), STR("\r\n"), STR("\n"), -1).s, false).list;
+    const List *lines = text_split_lines(in, self.s, false).list;
     bool first = value_truth(a[1]), blank = value_truth(a[2]);
     Buf b;
     if (width > 1000) return interp_fail(in, "indent: at most 1000 columns");
@@ -69,6 +70,7 @@ static Value filter_int(Interp *in, Value self, const Value *a)
     char *end;
     double f;
     if (value_is_number(self)) return self.type == V_FLOAT ? to_int(in, self.f, otherwise) : value_int(self.type == V_BOOL ? self.b : self.i);
+    if (self.type == V_UNDEFINED) return value_use_undefined(in, self);
     if (self.type != V_STR) return otherwise;
     Str s = text_strip(in, self.s, (Value){ .type = V_MISSING }, true, true).s;
     char text[24];
@@ -84,6 +86,7 @@ static Value filter_int(Interp *in, Value self, const Value *a)
 static Value filter_float(Interp *in, Value self, const Value *a)
 {
     double f;
+    if (self.type == V_UNDEFINED) return value_use_undefined(in, self);
     if (value_is_number(self)) return value_float(value_number(self));
     if (self.type == V_STR && parse_float(text_strip(in, self.s, (Value){ .type = V_MISSING }, true, true).s, &f)) return value_float(f);
     return a[0].type == V_MISSING ? value_float(0) : a[0];

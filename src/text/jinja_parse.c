@@ -413,12 +413,23 @@ static Node *parse_postfix(Parser *p, Node *n)
     return n;
 }
 
+/* The name of a filter or test. One with dots is well formed, but none is known by such a name. */
+static Str expect_builtin_name(Parser *p)
+{
+    Str name = expect_name(p);
+    while (!p->failed && skip_op(p, '.')) {
+        Str last = expect_name(p);
+        if (!p->failed) name.len = (size_t)(last.data + last.len - name.data);
+    }
+    return name;
+}
+
 static Node *parse_filter(Parser *p, Node *input)
 {
     advance(p);
     Node *n = new_node(p, N_FILTER);
     n->apply.input = input;
-    n->apply.name = expect_name(p);
+    n->apply.name = expect_builtin_name(p);
     n->apply.builtin = filter_find(n->apply.name);
     if (is_op(p, '(')) parse_arguments(p, &n->apply.arguments);
     return n;
@@ -444,7 +455,7 @@ static Node *parse_test(Parser *p, Node *input)
     bool negated = skip_word(p, "not");
     Node *n = new_node(p, N_TEST);
     n->apply.input = input;
-    n->apply.name = expect_name(p);
+    n->apply.name = expect_builtin_name(p);
     n->apply.builtin = test_find(n->apply.name);
     if (is_op(p, '(')) {
         parse_arguments(p, &n->apply.arguments);

@@ -50,17 +50,14 @@ static Value is_ge(Interp *in, Value v, const Value *a)
     return value_bool(order == 1 || order == 0);
 }
 
-static Value has_rest(Interp *in, Value v, Value divisor, bool none)
+static Value has_rest(Interp *in, Value v, Value divisor, int64_t rest)
 {
-    if (v.type != V_INT || divisor.type != V_INT) return interp_fail(in, "this test needs integers, got %s", value_type_name(v));
-    if (divisor.i == 0) return interp_fail(in, "integer division or modulo by zero");
-    int64_t rest = divisor.i == -1 ? 0 : v.i % divisor.i; /* INT64_MIN % -1 traps */
-    return value_bool((rest == 0) == none);
+    return value_bool(value_equal(in, value_arithmetic(in, '%', v, divisor), value_int(rest)));
 }
 
-static Value is_odd(Interp *in, Value v, const Value *a) { return has_rest(in, v, value_int(2), false); }
-static Value is_even(Interp *in, Value v, const Value *a) { return has_rest(in, v, value_int(2), true); }
-static Value is_divisibleby(Interp *in, Value v, const Value *a) { return has_rest(in, v, a[0], true); }
+static Value is_odd(Interp *in, Value v, const Value *a) { return has_rest(in, v, value_int(2), 1); }
+static Value is_even(Interp *in, Value v, const Value *a) { return has_rest(in, v, value_int(2), 0); }
+static Value is_divisibleby(Interp *in, Value v, const Value *a) { return has_rest(in, v, a[0], 0); }
 
 static Value is_lower(Interp *in, Value v, const Value *a) { return value_bool(text_is(in, value_text(in, v), TEXT_LOWER)); }
 static Value is_upper(Interp *in, Value v, const Value *a) { return value_bool(text_is(in, value_text(in, v), TEXT_UPPER)); }

@@ -276,7 +276,10 @@ const Value *dict_find(Interp *in, const Dict *d, Value key)
 
 bool value_contains(Interp *in, Value container, Value item)
 {
-    if (container.type == V_DICT) return dict_find(in, container.dict, item) != NULL;
+    if (container.type == V_DICT) {
+        if (item.type == V_LIST || item.type == V_DICT) interp_fail(in, "unhashable type: '%s'", value_type_name(item));
+        return dict_find(in, container.dict, item) != NULL;
+    }
     if (container.type == V_STR) {
         if (item.type != V_STR) {
             interp_fail(in, "'in <string>' requires string as left operand, not %s", value_type_name(item));
@@ -383,6 +386,27 @@ void value_write_repr(Interp *in, Buf *out, Value v)
     interp_leave(in);
 }
 
+static void write_namespace(Interp *in, Buf *out, const Namespace *ns)
+{
+    if (!interp_enter(in)) return; /* it can hold itself */
+    buf_text(out, "<Namespace {");
+    for (int i = 0; i < ns->n && !in->failed && !out->failed; i++) {
+        if (i) buf_text(out, ", ");
+        write_string_repr(in, out, ns->names[i]);
+        buf_text(out, ": ");
+        value_write_repr(in, out, ns->values[i]);
+    }
+    buf_text(out, "}>");
+    interp_leave(in);
+}
+
+static void write_macro(Interp *in, Buf *out, const Node *macro)
+{
+    buf_text(out, "<Macro ");
+    write_string_repr(in, out, in->t->names[macro->macro.symbol]);
+    buf_text(out, ">");
+}
+
 void value_write(Interp *in, Buf *out, Value v)
 {
     switch ((ValueType)v.type) {
@@ -398,6 +422,8 @@ void value_write(Interp *in, Buf *out, Value v)
     case V_LIST:
     case V_TUPLE:
     case V_DICT: value_write_repr(in, out, v); break;
+    case V_NAMESPACE: write_namespace(in, out, v.ns); break;
+    case V_MACRO: write_macro(in, out, v.macro); break;
     default: buf_printf(out, "<%s>", value_type_name(v));
     }
 }
