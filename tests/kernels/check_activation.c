@@ -10,7 +10,8 @@ static const char *const names[] = { "add", "silu_mul", "sigmoid_mul" };
 /* sigmoid_mul's gate is the second half of a doubled projection; the others take rows with gaps. */
 static Tensor open_rows(Check *c, DType t, Kind kind, int64_t rows, int64_t d, Fill fill)
 {
-    Tensor all = check_random(c, FILL_BROKEN, t, rows, 6 * d + 5), x = tensor_2d_strided(all.data, t, rows, d, 6 * d + 5);
+    Tensor all = check_random(c, FILL_BROKEN, t, rows, 6 * d + 5),
+           x = tensor_2d_strided(all.data, t, rows, d, 6 * d + 5);
     if (kind == SIGMOID_MUL) x = tensor_heads(all.data, t, rows, 3, d, 6 * d + 5, 2 * d);
     check_fill(c, x, fill);
     return x;
@@ -18,9 +19,12 @@ static Tensor open_rows(Check *c, DType t, Kind kind, int64_t rows, int64_t d, F
 
 static void call(const Ops *ops, Stream *st, Kind kind, Tensor out, Tensor a, Tensor b)
 {
-    if (kind == ADD) ops->add(st, out, a);
-    else if (kind == SILU_MUL) ops->silu_mul(st, out, a, b);
-    else ops->sigmoid_mul(st, out, a, b);
+    if (kind == ADD)
+        ops->add(st, out, a);
+    else if (kind == SILU_MUL)
+        ops->silu_mul(st, out, a, b);
+    else
+        ops->sigmoid_mul(st, out, a, b);
 }
 
 static float value(Tensor x, int64_t r, int64_t h, int64_t i)

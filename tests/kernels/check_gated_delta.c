@@ -10,17 +10,15 @@
 #include <stdio.h>
 #include <string.h>
 
-
-
 /* One layer: its inputs, states and logs for a scene. */
 typedef struct Layer {
     GatedDelta p;
-    int32_t    channels;
-    Tensor     mix, conv, a, b, out;
-    StateView  state, conv_state;
-    size_t     state_bytes, conv_bytes; /* of all slots */
-    GdnLog     log;
-    size_t     log_k, log_u, log_decay; /* bytes */
+    int32_t channels;
+    Tensor mix, conv, a, b, out;
+    StateView state, conv_state;
+    size_t state_bytes, conv_bytes; /* of all slots */
+    GdnLog log;
+    size_t log_k, log_u, log_decay; /* bytes */
 } Layer;
 
 static GatedDelta random_params(Check *c, int32_t nk, int32_t r, int32_t dk, int32_t dv)
@@ -120,8 +118,10 @@ static int random_commits(Check *c, const Scene *s, Commit *commits, int32_t row
 static void compare_layers(Check *c, const Layer *got, const Layer *want)
 {
     check_bits(c, got->out, want->out);
-    check_bits(c, tensor_1d(got->log.k, DT_F32, (int64_t)got->log_k / 4), tensor_1d(want->log.k, DT_F32, (int64_t)want->log_k / 4));
-    check_bits(c, tensor_1d(got->log.u, DT_F32, (int64_t)got->log_u / 4), tensor_1d(want->log.u, DT_F32, (int64_t)want->log_u / 4));
+    check_bits(c, tensor_1d(got->log.k, DT_F32, (int64_t)got->log_k / 4),
+               tensor_1d(want->log.k, DT_F32, (int64_t)want->log_k / 4));
+    check_bits(c, tensor_1d(got->log.u, DT_F32, (int64_t)got->log_u / 4),
+               tensor_1d(want->log.u, DT_F32, (int64_t)want->log_u / 4));
     check_bits(c, tensor_1d(got->log.decay, DT_F32, (int64_t)got->log_decay / 4),
                tensor_1d(want->log.decay, DT_F32, (int64_t)want->log_decay / 4));
     check_bits(c, tensor_1d(got->state.data, DT_F32, (int64_t)got->state_bytes / 4),
@@ -150,7 +150,8 @@ static void check_variants(Check *c, const Scene *s, GatedDelta p, Fill fill)
         run(c->ops, c->stream, s, &got);
         check_that(c, *counted > seen, "rows were not counted");
         fill_log_mix(s, &got);
-        c->ops->gated_delta_commit(c->stream, &p, got.state, got.conv_state, got.channels, &s->batch, got.log, commits, n);
+        c->ops->gated_delta_commit(c->stream, &p, got.state, got.conv_state, got.channels, &s->batch, got.log,
+                                   commits, n);
         compare_layers(c, &got, &want);
     }
     check_done(c);
@@ -169,7 +170,8 @@ static void run_alone(Check *c, const Layer *l, int32_t row, int32_t n_committed
     one.b = tensor_2d(tensor_f32(l->b, row), DT_F32, 1, l->p.nv);
     one.out = out;
     one.state = state;
-    one.state.data = (char *)state.data - state.slot_bytes * alone.seqs[0].slot; /* its slot is where `state` begins */
+    /* Its slot is where `state` begins. */
+    one.state.data = (char *)state.data - state.slot_bytes * alone.seqs[0].slot;
     run(c->ops, c->stream, &alone, &one);
 }
 
@@ -223,11 +225,13 @@ static void check_trees(Check *c, const Scene *s, GatedDelta p)
         int n = random_commits(c, s, commits, rows);
         run(c->ops, c->stream, s, &tree);
         fill_log_mix(s, &tree);
-        c->ops->gated_delta_commit(c->stream, &p, tree.state, tree.conv_state, tree.channels, &s->batch, tree.log, commits, n);
+        c->ops->gated_delta_commit(c->stream, &p, tree.state, tree.conv_state, tree.channels, &s->batch, tree.log,
+                                   commits, n);
         for (int i = 0; i < n; i++) {
             check_path(c, s, &before, &tree, &commits[i]);
             check_conv_tail(c, s, &before, &tree, &commits[i]);
-            memcpy(slot_of(&tree, &s->seqs[commits[i].seq]), slot_of(&before, &s->seqs[commits[i].seq]), before.state.slot_bytes);
+            memcpy(slot_of(&tree, &s->seqs[commits[i].seq]), slot_of(&before, &s->seqs[commits[i].seq]),
+                   before.state.slot_bytes);
         }
         for (int i = 0; i < s->n_seqs; i++)
             if (s->seqs[i].certain)
@@ -323,8 +327,10 @@ static void check_oracle(Check *c, GatedDelta p, int32_t n_rows)
 /* docs/spec/models.md 3.5: unit keys stay as they are up to 1e-6 / 2, queries too, so the table's digits hold. */
 static void check_worked_example(Check *c)
 {
-    static const float q[3][2] = { { 1, 0 }, { 0.6f, 0.8f }, { 0, 1 } }, k[3][2] = { { 0.6f, 0.8f }, { 1, 0 }, { 0.8f, -0.6f } };
-    static const float v[3][2] = { { 1, 2 }, { -1, 0.5f }, { 0.25f, 3 } }, beta[3] = { 0.5f, 0.9f, 0.25f }, g[3] = { -0.1f, -0.5f, -1 };
+    static const float q[3][2] = { { 1, 0 }, { 0.6f, 0.8f }, { 0, 1 } },
+                       k[3][2] = { { 0.6f, 0.8f }, { 1, 0 }, { 0.8f, -0.6f } };
+    static const float v[3][2] = { { 1, 2 }, { -1, 0.5f }, { 0.25f, 3 } }, beta[3] = { 0.5f, 0.9f, 0.25f },
+                       g[3] = { -0.1f, -0.5f, -1 };
     static const float o[3][2] = { { 0.212132f, 0.424264f }, { -0.236876f, 0.480843f }, { 0.003388f, -0.188153f } };
     static const float state[4] = { -0.211784f, 0.771725f, 0.004792f, -0.266089f };
     float neg_exp_a[1] = { -1 }, dt_bias[1] = { 0 };
@@ -390,7 +396,8 @@ static void bench(Check *c, const char *what, SceneSeq seq, int32_t nk, int32_t 
         check_label(c, "commit of %d of %s", commit.n_path, what);
         check_work(c, values * commit.n_path * 3, values * 8);
         while (check_next_variant(c))
-            CHECK_RUN(c, c->ops->gated_delta_commit(c->stream, &l.p, l.state, l.conv_state, l.channels, &s.batch, l.log, &commit, 1));
+            CHECK_RUN(c, c->ops->gated_delta_commit(c->stream, &l.p, l.state, l.conv_state, l.channels, &s.batch,
+                                                    l.log, &commit, 1));
     }
     check_done(c);
 }
@@ -409,8 +416,10 @@ static void bench_all(Check *c)
 
 int main(int argc, char **argv)
 {
-    static const int32_t shapes[][4] = { { 1, 1, 2, 2 },   { 2, 1, 16, 16 },  { 1, 3, 7, 5 },    { 2, 2, 32, 32 },  { 1, 2, 33, 47 },
-                                         { 2, 1, 64, 64 }, { 1, 4, 48, 80 },  { 1, 1, 128, 128 }, { 1, 1, 256, 144 }, { 1, 8, 16, 63 } };
+    static const int32_t shapes[][4] = { { 1, 1, 2, 2 },     { 2, 1, 16, 16 }, { 1, 3, 7, 5 },   { 2, 2, 32, 32 },
+                                         { 1, 2, 33, 47 },   { 2, 1, 64, 64 }, { 1, 4, 48, 80 }, { 1, 1, 128, 128 },
+                                         { 1, 1, 256, 144 }, { 1, 8, 16, 63 } };
+    static const Fill fills[] = { FILL_BROKEN, FILL_NORMAL, FILL_NASTY, FILL_NORMAL };
     Check c;
     if (!check_begin(&c, argc, argv)) return 2;
     if (c.bench) {
@@ -425,12 +434,13 @@ int main(int argc, char **argv)
         for (int k = 0; k < 6; k++) {
             Scene s;
             scene_open_random(&s, &c, 40, 70, 16);
-            check_variants(&c, &s, random_params(&c, n[0], n[1], n[2], n[3]), k % 2 ? FILL_NORMAL : k ? FILL_NASTY : FILL_BROKEN);
+            check_variants(&c, &s, random_params(&c, n[0], n[1], n[2], n[3]), fills[k % COUNT(fills)]);
             scene_open_random(&s, &c, 40, 70, 16);
             check_trees(&c, &s, random_params(&c, n[0], n[1], n[2], n[3]));
         }
         static const int32_t pieces[] = { 1, 3, 64, 100 };
-        for (int k = 0; k < COUNT(pieces); k++) check_pieces(&c, random_params(&c, n[0], n[1], n[2], n[3]), 130, pieces[k]);
+        for (int k = 0; k < COUNT(pieces); k++)
+            check_pieces(&c, random_params(&c, n[0], n[1], n[2], n[3]), 130, pieces[k]);
         if (n[2] <= 64 && n[3] <= 64) check_oracle(&c, random_params(&c, n[0], n[1], n[2], n[3]), 50);
     }
     return check_end(&c);

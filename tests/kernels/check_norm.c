@@ -13,8 +13,10 @@ static Tensor gapped(Check *c, DType t, Shape s, Fill fill)
 {
     int64_t heads = s.heads ? s.heads : 1, head = s.d + (s.heads ? 3 : 0), row = heads * head + 5;
     Tensor all = check_random(c, FILL_BROKEN, t, s.rows, row), x = all;
-    if (s.heads) x = tensor_heads(all.data, t, s.rows, s.heads, s.d, row, head);
-    else x = tensor_2d_strided(all.data, t, s.rows, s.d, row);
+    if (s.heads)
+        x = tensor_heads(all.data, t, s.rows, s.heads, s.d, row, head);
+    else
+        x = tensor_2d_strided(all.data, t, s.rows, s.d, row);
     check_fill(c, x, fill);
     return x;
 }
@@ -45,14 +47,16 @@ static void check_oracle(Check *c, Tensor out, Tensor x, Tensor z, const float *
 
 static void call(const Ops *ops, Stream *st, Tensor out, Tensor x, Tensor z, const float *weight)
 {
-    if (z.data) ops->rms_norm_gated(st, out, x, z, weight, 1e-6f);
-    else ops->rms_norm(st, out, x, weight, 1e-6f);
+    if (z.data)
+        ops->rms_norm_gated(st, out, x, z, weight, 1e-6f);
+    else
+        ops->rms_norm(st, out, x, weight, 1e-6f);
 }
 
 static void check_norm(Check *c, Shape s, DType act, bool is_gated, Fill fill)
 {
-    check_label(c, "%s %s [%d, %d, %d]", is_gated ? "rms_norm_gated" : "rms_norm", dtype_name(act), (int)s.rows, (int)s.heads,
-                (int)s.d);
+    check_label(c, "%s %s [%d, %d, %d]", is_gated ? "rms_norm_gated" : "rms_norm", dtype_name(act), (int)s.rows,
+                (int)s.heads, (int)s.d);
     Tensor x = gapped(c, DT_F32, s, fill), z = is_gated ? gapped(c, DT_F32, s, fill) : (Tensor){ 0 };
     Tensor want = gapped(c, act, s, FILL_ZERO), got = gapped(c, act, s, FILL_ZERO);
     const float *weight = check_random(c, FILL_NORMAL, DT_F32, 1, s.d).data;
@@ -79,8 +83,8 @@ static void bench(Check *c, Shape s, DType act, bool is_gated)
     Tensor x = gapped(c, DT_F32, s, FILL_NORMAL), z = is_gated ? gapped(c, DT_F32, s, FILL_NORMAL) : (Tensor){ 0 };
     Tensor out = gapped(c, act, s, FILL_ZERO);
     const float *weight = check_random(c, FILL_NORMAL, DT_F32, 1, s.d).data;
-    check_label(c, "%s %s [%d, %d, %d]", is_gated ? "rms_norm_gated" : "rms_norm", dtype_name(act), (int)s.rows, (int)s.heads,
-                (int)s.d);
+    check_label(c, "%s %s [%d, %d, %d]", is_gated ? "rms_norm_gated" : "rms_norm", dtype_name(act), (int)s.rows,
+                (int)s.heads, (int)s.d);
     check_work(c, 0, (double)s.rows * (s.heads ? s.heads : 1) * s.d * (4 + dtype_bytes(act) + 4 * is_gated));
     while (check_next_variant(c)) CHECK_RUN(c, call(c->ops, c->stream, out, x, z, weight));
     check_done(c);
@@ -103,8 +107,10 @@ int main(int argc, char **argv)
     for (int i = 0; i < COUNT(sizes); i++) {
         for (int f = 0; f < COUNT(fills); f++) {
             for (int k = 0; k < 4; k++) {
-                check_norm(&c, (Shape){ check_int(&c, 0, 40), 0, sizes[i] }, k & 1 ? DT_F32 : DT_BF16, k & 2, fills[f]);
-                check_norm(&c, (Shape){ check_int(&c, 1, 9), check_int(&c, 1, 9), sizes[i] }, k & 1 ? DT_F32 : DT_BF16, k & 2, fills[f]);
+                check_norm(&c, (Shape){ check_int(&c, 0, 40), 0, sizes[i] }, k & 1 ? DT_F32 : DT_BF16, k & 2,
+                           fills[f]);
+                check_norm(&c, (Shape){ check_int(&c, 1, 9), check_int(&c, 1, 9), sizes[i] },
+                           k & 1 ? DT_F32 : DT_BF16, k & 2, fills[f]);
             }
         }
     }

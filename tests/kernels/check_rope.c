@@ -7,13 +7,13 @@
 
 typedef struct Turn {
     RopeParams params;
-    int32_t    n_rows, heads, head_dim;
-    int32_t   *positions; /* [3][n_rows] */
+    int32_t n_rows, heads, head_dim;
+    int32_t *positions; /* [3][n_rows] */
 } Turn;
 
 static Turn open_turn(Check *c, int32_t n_rows, int32_t heads, int32_t head_dim, int32_t dim, bool has_axes)
 {
-    float   *inv_freq = check_alloc(c, (size_t)dim / 2 * sizeof *inv_freq);
+    float *inv_freq = check_alloc(c, (size_t)dim / 2 * sizeof *inv_freq);
     uint8_t *axis = check_alloc(c, (size_t)dim / 2);
     Turn t = { { dim, inv_freq, has_axes ? axis : NULL, has_axes ? 1.0f : 0.83f }, n_rows, heads, head_dim, NULL };
     for (int i = 0; i < dim / 2; i++) {
@@ -21,7 +21,8 @@ static Turn open_turn(Check *c, int32_t n_rows, int32_t heads, int32_t head_dim,
         axis[i] = (uint8_t)(i % 3);
     }
     t.positions = check_alloc(c, (size_t)(3 * n_rows) * sizeof *t.positions);
-    for (int i = 0; i < 3 * n_rows; i++) t.positions[i] = check_int(c, 0, 2) ? check_int(c, 0, 5000) : check_int(c, 0, 262143);
+    for (int i = 0; i < 3 * n_rows; i++)
+        t.positions[i] = check_int(c, 0, 2) ? check_int(c, 0, 5000) : check_int(c, 0, 262143);
     return t;
 }
 
@@ -51,13 +52,17 @@ static void check_oracle(Check *c, const Turn *t, Tensor before, Tensor after)
     int32_t half = t->params.dim / 2;
     for (int32_t r = 0; r < t->n_rows; r++) {
         for (int32_t h = 0; h < t->heads; h++) {
-            const float *x = tensor_f32(before, r) + h * before.stride[1], *y = tensor_f32(after, r) + h * after.stride[1];
+            const float *x = tensor_f32(before, r) + h * before.stride[1],
+                        *y = tensor_f32(after, r) + h * after.stride[1];
             for (int32_t i = 0; i < t->head_dim; i++) {
                 int32_t p = i % half, axis = t->params.axis ? t->params.axis[p] : 0;
                 float angle = (float)t->positions[axis * t->n_rows + r] * t->params.inv_freq[p];
-                double co = cos((double)angle) * t->params.scale, si = sin((double)angle) * t->params.scale, want = x[i];
-                if (i < half) want = x[i] * co - x[i + half] * si;
-                else if (i < 2 * half) want = x[i] * co + x[i - half] * si;
+                double co = cos((double)angle) * t->params.scale, si = sin((double)angle) * t->params.scale,
+                       want = x[i];
+                if (i < half)
+                    want = x[i] * co - x[i + half] * si;
+                else if (i < 2 * half)
+                    want = x[i] * co + x[i - half] * si;
                 worst = fmax(worst, fabs(want - y[i]));
             }
         }
@@ -67,7 +72,8 @@ static void check_oracle(Check *c, const Turn *t, Tensor before, Tensor after)
 
 static void check_turn(Check *c, int32_t n_rows, int32_t heads, int32_t head_dim, int32_t dim, bool has_axes)
 {
-    check_label(c, "rope rows=%d heads=%d head_dim=%d dim=%d%s", n_rows, heads, head_dim, dim, has_axes ? " axes" : "");
+    check_label(c, "rope rows=%d heads=%d head_dim=%d dim=%d%s", n_rows, heads, head_dim, dim,
+                has_axes ? " axes" : "");
     Turn t = open_turn(c, n_rows, heads, head_dim, dim, has_axes);
     Tensor x = open_heads(c, &t), want = copy_heads(c, &t, x);
     c->reference->rope(c->reference_stream, want, t.positions, n_rows, &t.params);
@@ -92,7 +98,8 @@ static void bench(Check *c, int32_t n_rows, int32_t heads, int32_t head_dim, int
 
 int main(int argc, char **argv)
 {
-    static const int32_t dims[][2] = { { 2, 2 }, { 16, 16 }, { 64, 16 }, { 64, 64 }, { 80, 20 }, { 128, 128 }, { 256, 64 } };
+    static const int32_t dims[][2] = { { 2, 2 },   { 16, 16 },   { 64, 16 }, { 64, 64 },
+                                       { 80, 20 }, { 128, 128 }, { 256, 64 } };
     Check c;
     if (!check_begin(&c, argc, argv)) return 2;
     if (c.bench) {
@@ -102,6 +109,7 @@ int main(int argc, char **argv)
         return 0;
     }
     for (int i = 0; i < COUNT(dims); i++)
-        for (int k = 0; k < 6; k++) check_turn(&c, k ? check_int(&c, 1, 70) : 0, check_int(&c, 1, 9), dims[i][0], dims[i][1], k & 1);
+        for (int k = 0; k < 6; k++)
+            check_turn(&c, k ? check_int(&c, 1, 70) : 0, check_int(&c, 1, 9), dims[i][0], dims[i][1], k & 1);
     return check_end(&c);
 }

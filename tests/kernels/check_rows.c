@@ -22,9 +22,12 @@ static void check_embed(Check *c, MathMode mode, int64_t hidden, int32_t n_rows)
         soft_row[r] = check_int(c, 0, 3) ? -1 : check_int(c, 0, 2);
         seq[r] = check_int(c, 0, 5) ? 0 : -1;
         n_real += seq[r] == 0;
-        if (seq[r] < 0) token[r] = -1000000;
-        else if (soft_row[r] >= 0) memcpy(tensor_f32(want, r), tensor_f32(batch.soft, soft_row[r]), (size_t)hidden * 4);
-        else weight_get_row(&table, token[r], tensor_f32(want, r));
+        if (seq[r] < 0)
+            token[r] = -1000000;
+        else if (soft_row[r] >= 0)
+            memcpy(tensor_f32(want, r), tensor_f32(batch.soft, soft_row[r]), (size_t)hidden * 4);
+        else
+            weight_get_row(&table, token[r], tensor_f32(want, r));
     }
     while (check_next_variant(c)) {
         uint64_t passes = stream_row_counts(c->stream)->embed[n_real];
@@ -77,7 +80,8 @@ static void check_gather(Check *c, DType t, int64_t d, int n)
         check_clear(got);
         c->ops->gather_rows(c->stream, got, x, rows, n);
         for (int i = 0; i < n; i++)
-            check_bytes(c, (char *)got.data + (size_t)(i * d) * item, (char *)x.data + (size_t)(rows[i] * (d + 2)) * item, (size_t)d * item);
+            check_bytes(c, (char *)got.data + (size_t)(i * d) * item,
+                        (char *)x.data + (size_t)(rows[i] * (d + 2)) * item, (size_t)d * item);
     }
     check_done(c);
 }
@@ -87,22 +91,27 @@ static void check_gather(Check *c, DType t, int64_t d, int n)
 static char *entry_at(KvView v, int32_t store, int part, int32_t head)
 {
     int64_t block = store / v.block_size, place = store % v.block_size;
-    return (char *)v.data + (size_t)((((block * 2 + part) * v.n_heads + head) * v.block_size + place) * v.head_dim) * dtype_bytes(v.dtype);
+    return (char *)v.data + (size_t)((((block * 2 + part) * v.n_heads + head) * v.block_size + place) * v.head_dim) *
+                                dtype_bytes(v.dtype);
 }
 
 static void put_expected(KvView v, int32_t store, int part, int32_t head, const float *x)
 {
     char *at = entry_at(v, store, part, head);
     for (int32_t d = 0; d < v.head_dim; d++) {
-        if (v.dtype == DT_F32) ((float *)(void *)at)[d] = x[d];
-        else ((uint16_t *)(void *)at)[d] = rounded(x[d]);
+        if (v.dtype == DT_F32)
+            ((float *)(void *)at)[d] = x[d];
+        else
+            ((uint16_t *)(void *)at)[d] = rounded(x[d]);
     }
 }
 
 static KvView open_view(Check *c, const Scene *s, DType t, int32_t heads, int32_t dim, size_t *bytes)
 {
     *bytes = (size_t)s->n_blocks * 2 * heads * s->block_size * dim * dtype_bytes(t);
-    return (KvView){ memset(check_alloc(c, *bytes), 0x5a, *bytes), t, heads, dim, s->block_size, s->max_blocks, s->block_table };
+    return (KvView){
+        memset(check_alloc(c, *bytes), 0x5a, *bytes), t, heads, dim, s->block_size, s->max_blocks, s->block_table
+    };
 }
 
 static void check_store(Check *c, DType t, int32_t heads, int32_t dim)
@@ -151,7 +160,8 @@ static void check_move(Check *c, DType t, int32_t heads, int32_t dim)
         for (int part = 0; part < 2; part++) {
             for (int32_t h = 0; h < heads; h++) {
                 for (int32_t i = 0; i < n; i++)
-                    check_bytes(c, entry_at(got, s.store[i], part, h), entry_at(before, s.store[path[i]], part, h), row);
+                    check_bytes(c, entry_at(got, s.store[i], part, h), entry_at(before, s.store[path[i]], part, h),
+                                row);
                 for (int32_t j = 0; j < COMMITTED; j++)
                     check_bytes(c, entry_at(got, scene_store(&s, 0, j), part, h),
                                 entry_at(before, scene_store(&s, 0, j), part, h), row);

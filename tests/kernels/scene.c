@@ -107,7 +107,8 @@ static void add_padding(Scene *s, int32_t n)
         memset(s->path + row * MAX_DEPTH, 0xff, MAX_DEPTH * sizeof(int32_t));
     }
     if (n == 0) return;
-    s->seqs[s->batch.n_seqs++] = (BatchSeq){ .phase = SEQ_PAD, .first_row = s->batch.n_rows - n, .n_rows = n, .slot = -1000000 };
+    s->seqs[s->batch.n_seqs++] =
+        (BatchSeq){ .phase = SEQ_PAD, .first_row = s->batch.n_rows - n, .n_rows = n, .slot = -1000000 };
     s->seqs[s->batch.n_seqs++] = (BatchSeq){ .phase = SEQ_PAD, .first_row = 1000000, .slot = -1000000 };
 }
 

@@ -98,8 +98,10 @@ void cpu_scalar_attention(Stream *st, Tensor out, Tensor q, KvView view, const B
                           float scale)
 {
     CHECK(view.head_dim <= ATTN_MAX_HEAD_DIM);
-    for (int32_t s = 0; s < batch->n_seqs; s++)
-        CHECK(!batch_seq_is_real(batch, &batch->seqs[s]) || batch->seqs[s].n_committed + batch->seqs[s].n_rows <= MAX_KEYS);
+    for (int32_t s = 0; s < batch->n_seqs; s++) {
+        const BatchSeq *seq = &batch->seqs[s];
+        CHECK(!batch_seq_is_real(batch, seq) || seq->n_committed + seq->n_rows <= MAX_KEYS);
+    }
     AttentionJob job = { out, q, view, batch, store, scale, st };
     attention_count(st, batch);
     stream_for(st, q.shape[1], 1, attend_heads, &job);

@@ -75,8 +75,10 @@ static void conv_chunks(void *arg, int64_t first_chunk, int64_t end_chunk, int w
         int64_t n = channels - first < CONV_CHUNK ? channels - first : CONV_CHUNK;
         for (int64_t c = 0; c < n; c++)
             for (int t = 0; t < CONV_TAPS; t++) tap[t][c] = job->weight[(first + c) * CONV_TAPS + t];
-        for (int32_t s = 0; s < job->batch->n_seqs; s++)
-            if (batch_seq_is_real(job->batch, &job->batch->seqs[s])) conv_sequence(job, &job->batch->seqs[s], tap, first, n);
+        for (int32_t s = 0; s < job->batch->n_seqs; s++) {
+            const BatchSeq *seq = &job->batch->seqs[s];
+            if (batch_seq_is_real(job->batch, seq)) conv_sequence(job, seq, tap, first, n);
+        }
     }
 }
 

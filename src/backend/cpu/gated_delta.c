@@ -197,7 +197,8 @@ static void run_items(void *arg, int64_t first, int64_t end, int worker)
     for (int64_t item = first; item < end; item++) {
         const char *plan = worker_scratch(job->st, 0);
         int32_t part = (int32_t)(item % job->n_parts);
-        int32_t first_slice = share_at(n_slices, part, job->n_parts), end_slice = share_at(n_slices, part + 1, job->n_parts);
+        int32_t first_slice = share_at(n_slices, part, job->n_parts);
+        int32_t end_slice = share_at(n_slices, part + 1, job->n_parts);
         for (int32_t i = 0; i < job->batch->n_seqs; i++) {
             const BatchSeq *seq = &job->batch->seqs[i];
             if (!batch_seq_is_real(job->batch, seq)) continue;
@@ -251,7 +252,8 @@ void gdn_run(Stream *st, Tensor out, Tensor conv, Tensor a, Tensor b, const Gate
     job.log = log;
     job.plan_bytes = plan_walks(st, batch);
     job.prepared_bytes = (BLOCK_ROWS * prepared_floats(&job) * sizeof(float) + 63) / 64 * 64;
-    CHECK(job.plan_bytes + job.prepared_bytes + WALK_MAX_SLOTS * sizeof(float) * p->dk * kernels->slice <= WORKER_SCRATCH_BYTES);
+    size_t state_bytes = WALK_MAX_SLOTS * sizeof(float) * p->dk * kernels->slice;
+    CHECK(job.plan_bytes + job.prepared_bytes + state_bytes <= WORKER_SCRATCH_BYTES);
 
     for (int32_t i = 0; i < batch->n_seqs; i++)
         if (batch_seq_is_real(batch, &batch->seqs[i])) count_rows(st->counts.recurrent, batch->seqs[i].n_rows);
@@ -293,10 +295,11 @@ static void commit_conv_chunks(void *arg, int64_t first, int64_t end, int worker
     const GdnJob *job = arg;
     for (int64_t chunk = first; chunk < end; chunk++) {
         int64_t at = chunk * CONV_CHUNK, left = job->channels - at, n = left < CONV_CHUNK ? left : CONV_CHUNK;
-        for (int i = 0; i < job->n_commits; i++)
-            if (job->commits[i].n_path > 0)
-                conv_commit_channels(job->conv_state, job->channels, &job->batch->seqs[job->commits[i].seq], job->log.mix,
-                                     &job->commits[i], at, n);
+        for (int i = 0; i < job->n_commits; i++) {
+            const Commit *c = &job->commits[i];
+            const BatchSeq *seq = &job->batch->seqs[c->seq];
+            if (c->n_path > 0) conv_commit_channels(job->conv_state, job->channels, seq, job->log.mix, c, at, n);
+        }
     }
 }
 
@@ -315,8 +318,9 @@ void gdn_commit(Stream *st, const GatedDelta *p, StateView state, StateView conv
         CHECK(commits[i].n_path <= MAX_DEPTH && !batch->seqs[commits[i].seq].certain);
         tokens += commits[i].n_path;
     }
-    stream_for(st, tokens ? n_slices : 0, WORK_PER_WORKER * n_slices / (values * (tokens + 1)) + 1, commit_slices, &job);
-    stream_for(st, tokens ? (channels + CONV_CHUNK - 1) / CONV_CHUNK : 0, 16, commit_conv_chunks, &job);
+    if (tokens == 0) return;
+    stream_for(st, n_slices, WORK_PER_WORKER * n_slices / (values * tokens + 1) + 1, commit_slices, &job);
+    stream_for(st, (channels + CONV_CHUNK - 1) / CONV_CHUNK, 16, commit_conv_chunks, &job);
 }
 
 /* ---- the contract's arithmetic ---- */
@@ -355,11 +359,11 @@ static void run(const GdnToken *token, int32_t n_tokens, int32_t dk, int32_t n)
 static void replay(GdnState from, GdnState to, const GdnUpdate *update, int32_t n_updates, int32_t dk, int32_t n)
 {
     for (int32_t i = 0; i < dk; i++) {
-        for (int32_t j = 0; j < n; j++) {
-            float s = from.data[i * from.stride + j];
-            for (int32_t t = 0; t < n_updates; t++) s = fmaf(update[t].k[i], update[t].u[j], update[t].decay * s);
-            to.data[i * to.stride + j] = s;
-        }
+        float s[SCALAR_SLICE];
+        memcpy(s, from.data + i * from.stride, (size_t)n * sizeof *s);
+        for (int32_t t = 0; t < n_updates; t++)
+            for (int32_t j = 0; j < n; j++) s[j] = fmaf(update[t].k[i], update[t].u[j], update[t].decay * s[j]);
+        memcpy(to.data + i * to.stride, s, (size_t)n * sizeof *s);
     }
 }
 

@@ -124,7 +124,8 @@ static void store_heads(void *arg, int64_t first, int64_t end, int worker)
 void rows_kv_store(Stream *st, KvView view, Tensor k, Tensor v, const int32_t *store, RoundFn round)
 {
     KvJob job = { .view = view, .k = k, .v = v, .store = store, .round = round };
-    if (k.shape[0] > 0) stream_for(st, view.n_heads, rows_per_worker(k.shape[0] * view.head_dim * 12), store_heads, &job);
+    int64_t head_bytes = k.shape[0] * view.head_dim * 12;
+    if (head_bytes > 0) stream_for(st, view.n_heads, rows_per_worker(head_bytes), store_heads, &job);
 }
 
 static void move_heads(void *arg, int64_t first, int64_t end, int worker)

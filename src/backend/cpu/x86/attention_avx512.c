@@ -15,7 +15,6 @@
  * A key or value outside a query's own positions is never added, not even with weight zero: it may be NaN. */
 #include "backend/cpu/attention.h"
 #include "backend/cpu/kv.h"
-#include "backend/cpu/vectors.h"
 #include "backend/cpu/x86/attention_tiles_avx512.h"
 #include "backend/cpu/x86/fmath_avx512.h"
 
@@ -232,21 +231,16 @@ static __mmask16 lanes_in(int32_t j, int32_t first, int32_t end)
 static void soften(float *x, int32_t first, int32_t end, float *partial)
 {
     __m512 m = _mm512_set1_ps(-F_INF), l = _mm512_setzero_ps();
-    float lane[LANES];
-    for (int32_t j = first / 16 * 16; j < end; j += 16) {
-        __mmask16 valid = lanes_in(j, first, end);
-        m = _mm512_mask_max_ps(m, valid, _mm512_loadu_ps(x + j), m); /* a NaN leaves m, as in the contract */
-    }
+    for (int32_t j = first / 16 * 16; j < end; j += 16) /* a NaN leaves m, as in the contract */
+        m = _mm512_mask_max_ps(m, lanes_in(j, first, end), _mm512_loadu_ps(x + j), m);
     float largest = _mm512_reduce_max_ps(m);
     for (int32_t j = first / 16 * 16; j < end; j += 16) {
-        __mmask16 valid = lanes_in(j, first, end);
         __m512 p = v_exp(_mm512_sub_ps(_mm512_loadu_ps(x + j), _mm512_set1_ps(largest)));
-        l = _mm512_mask_add_ps(l, valid, l, p);
+        l = _mm512_mask_add_ps(l, lanes_in(j, first, end), l, p);
         _mm512_storeu_ps(x + j, p);
     }
-    _mm512_storeu_ps(lane, l);
     partial[0] = largest;
-    partial[1] = lanes_sum(lane);
+    partial[1] = v_lanes_sum(l);
 }
 
 /* ---- weighted values ---- */
@@ -517,7 +511,8 @@ static void attention(Stream *st, Tensor out, Tensor q, KvView view, const Batch
         cpu_scalar_attention(st, out, q, view, batch, store, scale);
         return;
     }
-    Plan plan = { .job = { out, q, view, batch, store, scale, st }, .heads_per_kv = (int32_t)(q.shape[1] / view.n_heads) };
+    Plan plan = { .job = { out, q, view, batch, store, scale, st } };
+    plan.heads_per_kv = (int32_t)(q.shape[1] / view.n_heads);
     attention_count(st, batch);
     double share = measure(&plan) / MIN_WORK_PER_WORKER;
     if (plan.n_splits == 0) return;

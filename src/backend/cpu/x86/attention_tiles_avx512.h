@@ -9,6 +9,7 @@
 #pragma once
 
 #include "backend/cpu/cpu_impl.h"
+#include "backend/cpu/x86/lanes_avx512.h"
 
 #include <immintrin.h>
 
@@ -16,8 +17,6 @@ enum {
     TILE_KEYS = 32,
     BLOCK_QUERIES = 6, /* 6 x 2 accumulators of scores, 6 x 4 of outputs: what the registers hold */
 };
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* 16 values of a cache row, widened. */
 ALWAYS_INLINE __m512 kv_load(const void *row, int64_t d, bool is_bf16)

@@ -16,8 +16,6 @@
 
 enum { SLICE = 64 };
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-
 static void unit(float *out, const float *x, int32_t dk, float scale)
 {
     __m512 factor = _mm512_set1_ps(1.0f / sqrtf(v_lanes_dot(x, x, dk) + 1e-6f));

@@ -5,6 +5,9 @@
 
 #include <immintrin.h>
 
+/* For loops over a constant that a caller passes: they have to become straight code. */
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
 /* Lanes of the last, partly filled vector; all of them when 16 or more are left. */
 static inline __mmask16 lanes_left(int64_t left)
 {

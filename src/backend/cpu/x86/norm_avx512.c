@@ -11,8 +11,8 @@ typedef struct NormJob {
     float        eps;
 } NormJob;
 
-static inline __attribute__((always_inline)) void scale_vector(void *out, DType dtype, const float *x, const float *weight,
-                                                               const float *z, int64_t d, float factor, bool is_gated)
+ALWAYS_INLINE void scale_vector(void *out, DType dtype, const float *x, const float *weight, const float *z, int64_t d,
+                                float factor, bool is_gated)
 {
     for (int64_t i = 0; i < d; i += 16) {
         __mmask16 valid = lanes_left(d - i);
