@@ -76,16 +76,21 @@ void weights_vector(WeightList *list, float **out, VectorUse use, int64_t n, con
     item->shape[0] = n;
 }
 
-void weights_conv(WeightList *list, float **out, int64_t channels, int64_t taps, const char *name)
+void weights_array(WeightList *list, float **out, int64_t a, int64_t b, int64_t c, const char *name)
 {
     WeightItem *item = weights_add(list, name);
     if (!item) return;
     item->vector = out;
     item->use = VECTOR_PLAIN;
     item->n_dims = 3;
-    item->shape[0] = channels;
-    item->shape[1] = 1;
-    item->shape[2] = taps;
+    item->shape[0] = a;
+    item->shape[1] = b;
+    item->shape[2] = c;
+}
+
+void weights_conv(WeightList *list, float **out, int64_t channels, int64_t taps, const char *name)
+{
+    weights_array(list, out, channels, 1, taps, name);
 }
 
 /* ---- checking ---- */
@@ -155,9 +160,9 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Every tensor of the file was declared, or is one that may be left over. */
-static Status check_nothing_else(const WeightList *list, const ModelConfig *config, const Safetensors *file,
-                                 Error *err)
+/* Every tensor of the file whose name begins with `prefix` was declared, or is one that may be left over. */
+static Status check_nothing_else(const WeightList *list, const char *prefix, const ModelConfig *config,
+                                 const Safetensors *file, Error *err)
 {
     const char **names = mem_alloc_array((size_t)list->n, sizeof *names);
     if (!names) return error_set(err, ERR_NOMEM, "no memory to check the %d tensors of a model", list->n);
@@ -167,7 +172,7 @@ static Status check_nothing_else(const WeightList *list, const ModelConfig *conf
     Status s = OK;
     for (int i = 0; i < safetensors_count(file) && !s; i++) {
         const char *name = safetensors_at(file, i)->name;
-        if (is_unused(name, config)) continue;
+        if (!starts_with(name, prefix) || (!*prefix && is_unused(name, config))) continue;
         if (!bsearch(&name, names, (size_t)list->n, sizeof *names, compare_names))
             s = error_set(err, ERR_UNSUPPORTED, "tensor %.120s is not part of a %s model of this config.json", name,
                           config->model_type);
@@ -176,7 +181,8 @@ static Status check_nothing_else(const WeightList *list, const ModelConfig *conf
     return s;
 }
 
-Status weights_check(const WeightList *list, const ModelConfig *config, const Safetensors *file, Error *err)
+Status weights_check_part(const WeightList *list, const char *prefix, const ModelConfig *config,
+                          const Safetensors *file, Error *err)
 {
     if (list->failed) return error_set(err, ERR_NOMEM, "no memory for the list of a model's tensors");
     if (!file) return OK;
@@ -184,5 +190,10 @@ Status weights_check(const WeightList *list, const ModelConfig *config, const Sa
         Status s = check_item(&list->items[i], file, err);
         if (s) return s;
     }
-    return check_nothing_else(list, config, file, err);
+    return check_nothing_else(list, prefix, config, file, err);
+}
+
+Status weights_check(const WeightList *list, const ModelConfig *config, const Safetensors *file, Error *err)
+{
+    return weights_check_part(list, "", config, file, err);
 }

@@ -58,6 +58,8 @@ void weights_row_parallel(WeightList *list, Weight *out, int64_t n_out, int64_t 
 void weights_vector(WeightList *list, float **out, VectorUse use, int64_t n, const char *name);
 /* [channels, 1, taps], the layout of a depthwise convolution, into [channels][taps] float32. */
 void weights_conv(WeightList *list, float **out, int64_t channels, int64_t taps, const char *name);
+/* [a, b, c] into float32 numbers at *out, in this order. */
+void weights_array(WeightList *list, float **out, int64_t a, int64_t b, int64_t c, const char *name);
 
 /* ---- using ---- */
 
@@ -71,6 +73,11 @@ Status weights_find_prefix(ModelConfig *config, const Safetensors *file, Error *
  * family may carry without our using it. The error names the tensor. From the headers alone; file NULL (dummy
  * weights): only that the list could be made. */
 Status weights_check(const WeightList *list, const ModelConfig *config, const Safetensors *file, Error *err);
+
+/* The same for a module that shares its checkpoint with a model: only tensors whose name begins with `prefix` are looked
+ * at, and none of them may be left over. */
+Status weights_check_part(const WeightList *list, const char *prefix, const ModelConfig *config,
+                          const Safetensors *file, Error *err);
 
 /* Takes memory and fills it, all workers at once, each row converted once from a small staging buffer into its final
  * place. file NULL: dummy weights from options->dummy_seed instead. After an error weights_free has still to be

@@ -96,6 +96,7 @@ static void read_trace(Trace *t, const json_t *trace)
 {
     t->n_prompt = read_ids(trace, "prompt_ids", t->prompt);
     t->n_greedy = read_ids(trace, "greedy", t->greedy);
+    t->n_mtp = read_ids(trace, "mtp3_accept", t->mtp);
     const json_t *head = json_object_get(trace, "last_logits_head");
     for (; t->n_head < TRACE_HEAD && (size_t)t->n_head < json_array_size(head); t->n_head++)
         t->head[t->n_head] = (float)json_number_value(json_array_get(head, (size_t)t->n_head));

@@ -26,6 +26,7 @@ enum { TRACE_MAX_TOKENS = 256, TRACE_MAX = 64, TRACE_HEAD = 8 };
 typedef struct Trace {
     int32_t n_prompt, n_greedy;
     int32_t prompt[TRACE_MAX_TOKENS], greedy[TRACE_MAX_TOKENS];
+    int32_t n_mtp, mtp[TRACE_MAX_TOKENS]; /* tokens each round of 3 MTP drafts commits; none for "plain" */
     int32_t n_head;            /* 0 where the file has none */
     float   head[TRACE_HEAD];  /* first logits of the row of the last token */
 } Trace;
