@@ -222,17 +222,21 @@ static void check_windows(Check *c)
     }
 }
 
-/* One row over a context so long that groups shrink and splits are spread over the workers. */
+/* Contexts so long that the splits of one row are spread over the workers, and that groups of rows shrink to what
+ * a worker's scratch holds. */
 static void check_long(Check *c)
 {
     Scene s;
-    SceneSeq seqs[] = { { 9000, 17, false, TREE_RANDOM },
-                        { 30000, 1, true, TREE_CHAIN },
-                        { 3, 5, true, TREE_CHAIN } };
+    SceneSeq seqs[] = { { 9000, 17, false, TREE_RANDOM }, { 30000, 1, true, TREE_CHAIN }, { 3, 5, true, TREE_CHAIN } };
     scene_open(&s, c, seqs, 3, 16, 0);
     check_scene(c, &s, (Heads){ 1, 2, 32 }, DT_BF16, FILL_NASTY);
     scene_open(&s, c, seqs + 1, 1, 16, 0);
     check_scene(c, &s, (Heads){ 1, 2, 32 }, DT_BF16, FILL_NASTY);
+    scene_open(&s, c, &(SceneSeq){ 21000, 49, false, TREE_RANDOM }, 1, 16, 0);
+    int32_t *first = check_alloc(c, (size_t)s.batch.n_rows * sizeof *first);
+    for (int32_t r = 0; r < s.batch.n_rows; r++) first[r] = s.index[r] - check_int(c, 0, 1500);
+    s.batch.first_key = first; /* partials are counted from position 0 on, so the test need not take long */
+    check_scene(c, &s, (Heads){ 1, 1, 512 }, DT_BF16, FILL_NASTY);
 }
 
 /* ---- speed ---- */
