@@ -9,7 +9,7 @@
 #include "base/memory.h"
 
 struct BlockPool {
-    int32_t  n_blocks, n_free;
+    int32_t n_blocks, n_free;
     int32_t *free_ids; /* [n_blocks], the first n_free of them are free; the last of these goes next */
     int32_t *refs;     /* [n_blocks + 1]; refs[0] belongs to the dump block and stays 0 */
 };

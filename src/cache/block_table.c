@@ -21,7 +21,9 @@ size_t block_table_bytes(const BlockTableShape *shape)
 
 Status block_table_open(BlockTable *t, Backend *backend, const BlockTableShape *shape, Error *err)
 {
-    *t = (BlockTable){ .backend = backend, .n_slots = shape->n_slots, .block_size = shape->block_size,
+    *t = (BlockTable){ .backend = backend,
+                       .n_slots = shape->n_slots,
+                       .block_size = shape->block_size,
                        .max_blocks = max_blocks_of(shape) };
     Status s = block_pool_open(&t->pool, shape->n_blocks, err);
     if (s) return s;

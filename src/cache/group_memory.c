@@ -8,7 +8,8 @@
 static bool layer_bytes(const CacheGroup *g, const CacheShape *shape, size_t *out)
 {
     size_t entries = (size_t)shape->n_slots;
-    if (g->kind == CACHE_PER_TOKEN && !size_mul((size_t)shape->n_blocks + 1, (size_t)shape->block_size, &entries)) return false;
+    if (g->kind == CACHE_PER_TOKEN && !size_mul((size_t)shape->n_blocks + 1, (size_t)shape->block_size, &entries))
+        return false;
     return size_mul(entries, g->entry_bytes, out);
 }
 
@@ -44,7 +45,8 @@ int32_t groups_spare(const CacheGroup *groups, int n)
     return spare;
 }
 
-static Status group_alloc(CacheMemory *out, const CacheGroup *g, const CacheShape *shape, const BlockTable *table, Error *err)
+static Status group_alloc(CacheMemory *out, const CacheGroup *g, const CacheShape *shape, const BlockTable *table,
+                          Error *err)
 {
     size_t layer, all = group_bytes(g, shape);
     if (g->tokens_per_entry > 1)
@@ -60,8 +62,8 @@ static Status group_alloc(CacheMemory *out, const CacheGroup *g, const CacheShap
     return OK;
 }
 
-Status groups_alloc(CacheMemory *memory, const CacheGroup *groups, int n, const CacheShape *shape, const BlockTable *table,
-                    Error *err)
+Status groups_alloc(CacheMemory *memory, const CacheGroup *groups, int n, const CacheShape *shape,
+                    const BlockTable *table, Error *err)
 {
     for (int i = 0; i < n; i++) {
         Status s = group_alloc(&memory[i], &groups[i], shape, table, err);

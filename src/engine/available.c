@@ -34,7 +34,8 @@ static uint64_t number_after(const char *text, const char *key, uint64_t unit, u
     return otherwise;
 }
 
-static uint64_t number_in(const char *root, const char *path, const char *name, const char *key, uint64_t unit, uint64_t otherwise)
+static uint64_t number_in(const char *root, const char *path, const char *name, const char *key, uint64_t unit,
+                          uint64_t otherwise)
 {
     char *text = read_text(root, path, name);
     uint64_t value = text ? number_after(text, key, unit, otherwise) : otherwise;

@@ -12,7 +12,8 @@ enum { ROW_INTS = 8 + MAX_DEPTH };
 static size_t arena_bytes(const ModelLimits *l)
 {
     size_t ints = (size_t)l->max_rows * ROW_INTS + (size_t)l->max_outputs;
-    return ints * sizeof(int32_t) + (size_t)l->max_seqs * sizeof(BatchSeq) + 16 * 64; /* each array rounded up to a line */
+    return ints * sizeof(int32_t) + (size_t)l->max_seqs * sizeof(BatchSeq) +
+           16 * 64; /* each array rounded up to a line */
 }
 
 static size_t features_bytes(const ModelLimits *l, int32_t hidden_size, const Drafter *d)
@@ -32,17 +33,21 @@ static size_t logits_bytes(const ModelLimits *l, int32_t vocab_size)
 
 size_t batch_builder_bytes(const ModelLimits *l, int32_t vocab_size, int32_t hidden_size, const Drafter *d)
 {
-    return arena_bytes(l) + logits_bytes(l, vocab_size) + features_bytes(l, hidden_size, d) + hidden_bytes(l, hidden_size, d);
+    return arena_bytes(l) + logits_bytes(l, vocab_size) + features_bytes(l, hidden_size, d) +
+           hidden_bytes(l, hidden_size, d);
 }
 
 static bool take_arrays(BatchBuilder *b)
 {
     const ModelLimits *l = &b->limits;
     arena_init(&b->arena, arena_bytes(l), arena_bytes(l));
-    return (b->seqs = arena_array(&b->arena, BatchSeq, l->max_seqs)) && (b->token = arena_array(&b->arena, int32_t, l->max_rows)) &&
-           (b->seq = arena_array(&b->arena, int32_t, l->max_rows)) && (b->index = arena_array(&b->arena, int32_t, l->max_rows)) &&
+    return (b->seqs = arena_array(&b->arena, BatchSeq, l->max_seqs)) &&
+           (b->token = arena_array(&b->arena, int32_t, l->max_rows)) &&
+           (b->seq = arena_array(&b->arena, int32_t, l->max_rows)) &&
+           (b->index = arena_array(&b->arena, int32_t, l->max_rows)) &&
            (b->rope = arena_array(&b->arena, int32_t, 3 * (size_t)l->max_rows)) &&
-           (b->parent = arena_array(&b->arena, int32_t, l->max_rows)) && (b->store = arena_array(&b->arena, int32_t, l->max_rows)) &&
+           (b->parent = arena_array(&b->arena, int32_t, l->max_rows)) &&
+           (b->store = arena_array(&b->arena, int32_t, l->max_rows)) &&
            (b->path = arena_array(&b->arena, int32_t, (size_t)l->max_rows * MAX_DEPTH)) &&
            (b->output = arena_array(&b->arena, int32_t, l->max_outputs));
 }
@@ -54,19 +59,25 @@ static bool take_floats(BatchBuilder *b, float **out, size_t bytes)
     return *out || !bytes;
 }
 
-Status batch_builder_open(BatchBuilder *b, Backend *backend, const Model *model, const Drafter *drafter, const ModelLimits *limits,
-                          const BlockTable *table, Error *err)
+Status batch_builder_open(BatchBuilder *b, Backend *backend, const Model *model, const Drafter *drafter,
+                          const ModelLimits *limits, const BlockTable *table, Error *err)
 {
     CacheGroup groups[MAX_GROUPS];
-    *b = (BatchBuilder){ .table = table, .backend = backend, .limits = *limits, .n_groups = model->groups(model, groups),
-                         .vocab_size = model->info.vocab_size, .hidden_size = model->info.hidden_size,
-                         .n_taps = drafter ? drafter->n_taps : 0, .taps = drafter ? drafter->taps : NULL };
+    *b = (BatchBuilder){ .table = table,
+                         .backend = backend,
+                         .limits = *limits,
+                         .n_groups = model->groups(model, groups),
+                         .vocab_size = model->info.vocab_size,
+                         .hidden_size = model->info.hidden_size,
+                         .n_taps = drafter ? drafter->n_taps : 0,
+                         .taps = drafter ? drafter->taps : NULL };
     if (take_arrays(b) && take_floats(b, &b->logits, logits_bytes(limits, b->vocab_size)) &&
         take_floats(b, &b->features, features_bytes(limits, b->hidden_size, drafter)) &&
         take_floats(b, &b->last_hidden, hidden_bytes(limits, b->hidden_size, drafter)))
         return OK;
     batch_builder_close(b);
-    return error_set(err, ERR_NOMEM, "no memory for passes of %d rows and %d outputs", limits->max_rows, limits->max_outputs);
+    return error_set(err, ERR_NOMEM, "no memory for passes of %d rows and %d outputs", limits->max_rows,
+                     limits->max_outputs);
 }
 
 void batch_builder_close(BatchBuilder *b)
@@ -118,8 +129,12 @@ static void put_outputs(BatchBuilder *b, Share *share, int32_t first_output)
 static void put_share(BatchBuilder *b, Share *share, int32_t share_idx)
 {
     const Sequence *seq = share->seq;
-    b->seqs[share_idx] = (BatchSeq){ .first_row = share->first_row, .n_rows = share->n_rows, .phase = share->phase,
-                                     .n_committed = seq->n_committed, .slot = seq->slot, .certain = share->is_certain };
+    b->seqs[share_idx] = (BatchSeq){ .first_row = share->first_row,
+                                     .n_rows = share->n_rows,
+                                     .phase = share->phase,
+                                     .n_committed = seq->n_committed,
+                                     .slot = seq->slot,
+                                     .certain = share->is_certain };
     for (int32_t i = 0; i < share->n_rows; i++) put_row(b, share, share_idx, i);
 }
 
@@ -133,12 +148,24 @@ void batch_build(BatchBuilder *b, Share *shares, int32_t n, Batch *out)
         n_outputs += shares[i].n_outputs;
         if (!shares[i].is_certain) n_uncertain = n_rows;
     }
-    CHECK(n_rows <= b->limits.max_rows && n_outputs <= b->limits.max_outputs && n_uncertain <= b->limits.max_uncertain_rows);
+    CHECK(n_rows <= b->limits.max_rows && n_outputs <= b->limits.max_outputs &&
+          n_uncertain <= b->limits.max_uncertain_rows);
     b->rope_stride = n_rows;
     for (int32_t i = 0; i < n; i++) put_share(b, &shares[i], i);
-    *out = (Batch){ .n_rows = n_rows, .n_seqs = n, .n_outputs = n_outputs, .n_uncertain_rows = n_uncertain, .seqs = b->seqs,
-                    .token = b->token, .seq = b->seq, .index = b->index, .rope = b->rope, .parent = b->parent, .path = b->path,
-                    .output = b->output, .n_taps = b->n_taps, .taps = b->taps,
+    *out = (Batch){ .n_rows = n_rows,
+                    .n_seqs = n,
+                    .n_outputs = n_outputs,
+                    .n_uncertain_rows = n_uncertain,
+                    .seqs = b->seqs,
+                    .token = b->token,
+                    .seq = b->seq,
+                    .index = b->index,
+                    .rope = b->rope,
+                    .parent = b->parent,
+                    .path = b->path,
+                    .output = b->output,
+                    .n_taps = b->n_taps,
+                    .taps = b->taps,
                     .logits = tensor_2d(b->logits, DT_F32, n_outputs, b->vocab_size) };
     for (int32_t g = 0; g < b->n_groups; g++) out->store[g] = b->store;
     if (b->features) out->features = tensor_2d(b->features, DT_F32, n_rows, (int64_t)b->n_taps * b->hidden_size);

@@ -26,7 +26,8 @@ void sequence_history(const Sequence *seq, const int32_t *path, int32_t n_path, 
     }
 }
 
-void sequence_rule(const Sequence *seq, int32_t index, const EngineOptions *options, const History *history, RowRule *out)
+void sequence_rule(const Sequence *seq, int32_t index, const EngineOptions *options, const History *history,
+                   RowRule *out)
 {
     const GenerateRequest *g = &seq->request->g;
     *out = (RowRule){ .forced = -1, .n_valid = options->n_valid, .params = &g->params, .history = history };
@@ -37,9 +38,9 @@ void sequence_rule(const Sequence *seq, int32_t index, const EngineOptions *opti
 }
 
 typedef struct WalkCtx {
-    Choosing    *choosing;
+    Choosing *choosing;
     const Share *share;
-    Tensor       logits;
+    Tensor logits;
 } WalkCtx;
 
 /* A certain share has one node to choose at, its last row; before it lie outputs only when the prompt is scored. */
@@ -100,7 +101,8 @@ bool choose_tokens(Choosing *c, Share *share, Tensor logits)
     WalkCtx ctx = { c, share, logits };
     verify_walk(share->tree, choose_at, stop_at, &ctx, walk);
     int32_t n_chosen = walk->n_path - walk->failed;
-    for (int32_t i = 0; i < n_chosen; i++) append(c, share->seq, &walk->chosen[i], node_logits(share, logits, walk->path[i]));
+    for (int32_t i = 0; i < n_chosen; i++)
+        append(c, share->seq, &walk->chosen[i], node_logits(share, logits, walk->path[i]));
     share->n_path = walk->n_path;
     for (int32_t i = 0; i < walk->n_path; i++) share->path_rows[i] = share->first_row + walk->path[i];
     return !walk->failed;
@@ -126,7 +128,8 @@ bool score_prompt(Choosing *c, const Share *share, Tensor logits)
         int32_t index = seq->n_committed + i + 1;
         if (index >= seq->n_prompt) break;
         const float *row = tensor_f32(logits, share->first_output + i);
-        if (!score_token(row, c->vocab_size, seq->ids[index], r->g.params.n_logprobs, &r->prompt_logprobs[index])) return false;
+        if (!score_token(row, c->vocab_size, seq->ids[index], r->g.params.n_logprobs, &r->prompt_logprobs[index]))
+            return false;
     }
     return true;
 }

@@ -22,17 +22,22 @@ int32_t drafts_max_entries(Drafter *drafter, const EngineOptions *options)
     return options->draft_nodes > spare ? options->draft_nodes : spare;
 }
 
-Status drafts_open(Drafts *d, Drafter *drafter, Scheduler *scheduler, const EngineOptions *options, int32_t vocab_size, Error *err)
+Status drafts_open(Drafts *d, Drafter *drafter, Scheduler *scheduler, const EngineOptions *options, int32_t vocab_size,
+                   Error *err)
 {
     size_t n = (size_t)options->max_num_seqs;
-    *d = (Drafts){ .drafter = options->draft_nodes > 1 ? drafter : NULL, .options = options, .scheduler = scheduler,
-                   .vocab_size = vocab_size, .spare = spare_of(drafter) };
+    *d = (Drafts){ .drafter = options->draft_nodes > 1 ? drafter : NULL,
+                   .options = options,
+                   .scheduler = scheduler,
+                   .vocab_size = vocab_size,
+                   .spare = spare_of(drafter) };
     d->trees = mem_alloc_array(n, sizeof d->trees[0]);
     d->jobs = mem_alloc_array(n, sizeof d->jobs[0]);
     d->rules = mem_alloc_array(n, sizeof d->rules[0]);
     d->histories = mem_alloc_array(n, sizeof d->histories[0]);
     Status s = d->trees && d->jobs && d->rules && d->histories ? OK : error_set(err, ERR_NOMEM, "no memory for drafts");
-    for (size_t i = 0; !s && i < n; i++) s = tree_alloc(&d->trees[i], options->draft_nodes > 1 ? options->draft_nodes : 1, err);
+    for (size_t i = 0; !s && i < n; i++)
+        s = tree_alloc(&d->trees[i], options->draft_nodes > 1 ? options->draft_nodes : 1, err);
     if (s) drafts_close(d);
     return s;
 }
@@ -64,10 +69,18 @@ static void job_init(Drafts *d, DraftJob *job, const Share *share, int32_t max_n
     RowRule *rule = &d->rules[job - d->jobs];
     sequence_history(seq, share->tree->token, 1, history);
     sequence_rule(seq, seq->n_ids, d->options, history, rule);
-    *job = (DraftJob){ .slot = seq->slot, .n_committed = seq->n_committed, .anchor = seq->ids[seq->n_ids - 1],
-                       .request_id = g->id, .choice = seq->choice, .max_nodes = max_nodes, .max_depth = depth_for(d, seq),
-                       .ids = seq->ids, .draw = { g->seed, (uint32_t)seq->choice }, .temperature = g->params.temperature,
-                       .rule = rule, .tree = share->tree };
+    *job = (DraftJob){ .slot = seq->slot,
+                       .n_committed = seq->n_committed,
+                       .anchor = seq->ids[seq->n_ids - 1],
+                       .request_id = g->id,
+                       .choice = seq->choice,
+                       .max_nodes = max_nodes,
+                       .max_depth = depth_for(d, seq),
+                       .ids = seq->ids,
+                       .draw = { g->seed, (uint32_t)seq->choice },
+                       .temperature = g->params.temperature,
+                       .rule = rule,
+                       .tree = share->tree };
 }
 
 /* Jobs for all that may draft; returns how many. */
@@ -81,7 +94,8 @@ static int32_t make_jobs(Drafts *d, const Share *shares, int32_t n)
     for (int32_t i = 0; i < n; i++) {
         const Sequence *seq = shares[i].seq;
         if (depth_for(d, seq) <= 0) continue;
-        if (block_table_reserve(&d->scheduler->table, seq->slot, seq->n_committed + entries)) continue; /* nobody is preempted for a guess */
+        if (block_table_reserve(&d->scheduler->table, seq->slot, seq->n_committed + entries))
+            continue; /* nobody is preempted for a guess */
         job_init(d, &d->jobs[n_jobs++], &shares[i], rows + 1);
     }
     return n_jobs;

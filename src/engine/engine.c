@@ -19,7 +19,7 @@
 
 typedef struct OptionRange {
     const char *flag;
-    int64_t     value, min, max;
+    int64_t value, min, max;
 } OptionRange;
 
 static Status check_options(const EngineOptions *o, Error *err)
@@ -33,7 +33,8 @@ static Status check_options(const EngineOptions *o, Error *err)
         { "prefill_chunk", o->prefill_chunk, 0, INT32_MAX },
         { "draft_nodes", o->draft_nodes, 0, TREE_MAX_NODES },
         { "draft_depth", o->draft_depth, 0, INT32_MAX },
-        { "n_blocks", o->n_blocks, ((int64_t)o->max_model_len + o->block_size - 1) / (o->block_size > 0 ? o->block_size : 1), INT32_MAX / 2 },
+        { "n_blocks", o->n_blocks,
+          ((int64_t)o->max_model_len + o->block_size - 1) / (o->block_size > 0 ? o->block_size : 1), INT32_MAX / 2 },
     };
     for (int i = 0; i < COUNT(ranges); i++) {
         const OptionRange *r = &ranges[i];
@@ -43,8 +44,9 @@ static Status check_options(const EngineOptions *o, Error *err)
     }
     return (int64_t)(o->n_blocks + 1) * o->block_size <= INT32_MAX
                ? OK
-               : error_set_param(err, ERR_USAGE, "--block-size", "%d blocks of %d tokens are more entries than can be numbered",
-                                 o->n_blocks, o->block_size);
+               : error_set_param(err, ERR_USAGE, "--block-size",
+                                 "%d blocks of %d tokens are more entries than can be numbered", o->n_blocks,
+                                 o->block_size);
 }
 
 static Status open_caches(Engine *e, Error *err)
@@ -94,7 +96,8 @@ static void free_parts(Engine *e)
 
 static void publish_stats(Engine *e);
 
-Status engine_open(Engine **out, Model *model, Backend *backend, Drafter *drafter, const EngineOptions *options, Error *err)
+Status engine_open(Engine **out, Model *model, Backend *backend, Drafter *drafter, const EngineOptions *options,
+                   Error *err)
 {
     *out = NULL;
     Status s = check_options(options, err);
@@ -130,7 +133,8 @@ static Status hand_in(Engine *e, Request *r, void (*notify)(void *ctx), void *ct
     return error_set(err, s, "the engine is stopping");
 }
 
-Status engine_submit(Engine *e, const GenerateRequest *g, void (*notify)(void *ctx), void *ctx, Request **out, Error *err)
+Status engine_submit(Engine *e, const GenerateRequest *g, void (*notify)(void *ctx), void *ctx, Request **out,
+                     Error *err)
 {
     RequestBounds bounds = { e->model->info.vocab_size, e->options.max_model_len };
     *out = NULL;
@@ -238,11 +242,18 @@ static void publish_stats(Engine *e)
 {
     const StepCounts *c = &e->step.counts;
     BlockPool *pool = e->scheduler.table.pool;
-    EngineStats now = { .running = e->scheduler.n_running, .blocks_total = block_pool_total(pool),
-                        .blocks_used = block_pool_total(pool) - block_pool_free_count(pool), .steps = c->passes,
-                        .prompt_tokens = c->prompt_tokens, .output_tokens = c->output_tokens, .draft_tokens = c->draft_tokens,
-                        .accepted_tokens = c->accepted_tokens, .preemptions = e->scheduler.n_preemptions, .requests_done = e->n_done,
-                        .requests_failed = e->n_failed, .last_step_ms = (uint64_t)clock_ms(),
+    EngineStats now = { .running = e->scheduler.n_running,
+                        .blocks_total = block_pool_total(pool),
+                        .blocks_used = block_pool_total(pool) - block_pool_free_count(pool),
+                        .steps = c->passes,
+                        .prompt_tokens = c->prompt_tokens,
+                        .output_tokens = c->output_tokens,
+                        .draft_tokens = c->draft_tokens,
+                        .accepted_tokens = c->accepted_tokens,
+                        .preemptions = e->scheduler.n_preemptions,
+                        .requests_done = e->n_done,
+                        .requests_failed = e->n_failed,
+                        .last_step_ms = (uint64_t)clock_ms(),
                         .failed_drafts = e->step.drafts.n_failed };
     pthread_mutex_lock(&e->stats_mutex);
     e->stats = now;

@@ -73,8 +73,9 @@ Status engine_start(Engine *e, Error *err); /* own thread from now on */
 bool   engine_step(Engine *e);           /* without engine_start: one turn; false when there was nothing to do */
 
 /* ERR_INPUT naming the field; ERR_FULL when the queue is full. notify(ctx) is called on the engine thread after new tokens
- * or the end were published: it must be quick and may only read this request (counts, tokens, finish). It never runs after
- * request_close() has returned. A stop id is the last token emitted. */
+ * or the end were published: it must be quick, may only read this request (counts, tokens, finish), and must not wait for a
+ * lock that somebody holds around request_close(), request_wait() or request_timings(). It never runs after request_close()
+ * has returned. A stop id is the last token emitted. */
 Status engine_submit(Engine *e, const GenerateRequest *g, void (*notify)(void *ctx), void *ctx, Request **out, Error *err);
 
 /* Reading, from one front thread per request. Pointers stay until request_close(); entries below the count never change. */

@@ -39,7 +39,8 @@ static int64_t larger(int64_t a, int64_t b)
 ModelLimits plan_limits(const EngineOptions *o)
 {
     int64_t rows = o->max_num_batched_tokens, nodes = larger(o->draft_nodes, 1), drafted = o->max_num_seqs * nodes;
-    return (ModelLimits){ .max_rows = (int32_t)rows, .max_seqs = o->max_num_seqs,
+    return (ModelLimits){ .max_rows = (int32_t)rows,
+                          .max_seqs = o->max_num_seqs,
                           .max_outputs = (int32_t)smaller(rows, larger(drafted, MIN_OUTPUTS)),
                           .max_uncertain_rows = nodes > 1 ? (int32_t)smaller(rows, drafted) : 1 };
 }
@@ -69,7 +70,7 @@ static int64_t blocks_for(int64_t n_tokens, int32_t block_size)
 static size_t request_share(Plan *p, const PlanInput *in)
 {
     p->engine.max_request_bytes = in->engine.max_request_bytes;
-    size_t bytes = plan_request_bytes(&p->engine), share = (size_t)larger((int64_t)(p->budget_bytes / 8), (int64_t)(4 * MB));
+    size_t bytes = plan_request_bytes(&p->engine), eighth = p->budget_bytes / 8, share = eighth > 4 * MB ? eighth : 4 * MB;
     if (!in->engine.max_request_bytes && bytes > share) bytes = share;
     return p->engine.max_request_bytes = bytes;
 }
@@ -95,14 +96,16 @@ static bool fit_blocks(Plan *p, const Needs *needs, const PlanInput *in)
 {
     EngineOptions *o = &p->engine;
     int64_t least = blocks_for(o->max_model_len, o->block_size);
-    int64_t wanted = in->engine.n_blocks ? in->engine.n_blocks
-                                         : o->max_num_seqs * blocks_for((int64_t)o->max_model_len + o->draft_nodes, o->block_size);
+    int64_t wanted = in->engine.n_blocks
+                         ? in->engine.n_blocks
+                         : o->max_num_seqs * blocks_for((int64_t)o->max_model_len + o->draft_nodes, o->block_size);
     wanted = smaller(wanted, INT32_MAX / o->block_size - 1);
     p->block_bytes = groups_block_bytes(needs->model.groups, needs->model.n_groups, o->block_size) +
                      groups_block_bytes(needs->drafter_groups, needs->n_drafter_groups, o->block_size);
     o->n_blocks = (int32_t)wanted;
     size_t fixed = fixed_bytes(p, needs, in);
-    int64_t room = p->budget_bytes > fixed ? (int64_t)((p->budget_bytes - fixed) / (p->block_bytes ? p->block_bytes : 1)) - 1 : -1;
+    size_t left = p->budget_bytes > fixed ? p->budget_bytes - fixed : 0;
+    int64_t room = (int64_t)(left / (p->block_bytes ? p->block_bytes : 1)) - 1; /* one is the dump block */
     if (!in->engine.n_blocks) o->n_blocks = (int32_t)larger(smaller(wanted, room), least);
     p->token_cache_bytes = ((size_t)o->n_blocks + 1) * p->block_bytes;
     p->total_bytes = fixed + p->token_cache_bytes;
@@ -116,15 +119,20 @@ static int32_t longest_fit(Plan *p, const Needs *needs, const PlanInput *in, int
     while (low < high) {
         int32_t mid = low + (high - low + 1) / 2;
         p->engine.max_model_len = mid * size;
-        if (fit_blocks(p, needs, in)) low = mid;
-        else high = mid - 1;
+        if (fit_blocks(p, needs, in))
+            low = mid;
+        else
+            high = mid - 1;
     }
     return low * size >= smaller(MIN_LENGTH, most) ? low * size : 0;
 }
 
 static void fill_defaults(EngineOptions *o)
 {
-    if (!o->max_num_seqs) o->max_num_seqs = DEFAULT_SEQS;
+    if (!o->max_num_seqs) { /* a pass has a row for each */
+        bool is_small = o->max_num_batched_tokens > 0 && o->max_num_batched_tokens < DEFAULT_SEQS;
+        o->max_num_seqs = is_small ? o->max_num_batched_tokens : DEFAULT_SEQS;
+    }
     if (!o->max_num_batched_tokens) o->max_num_batched_tokens = (int32_t)larger(DEFAULT_ROWS, o->max_num_seqs);
     if (!o->block_size) o->block_size = DEFAULT_BLOCK;
     if (!o->max_waiting) o->max_waiting = DEFAULT_WAITING;
@@ -133,7 +141,9 @@ static void fill_defaults(EngineOptions *o)
 /* Fills *out; *fits says whether it may be used. */
 static Status plan_try(Plan *out, const PlanInput *in, Needs *needs, bool *fits, Error *err)
 {
-    *out = (Plan){ .engine = in->engine, .available_bytes = in->available_bytes, .memory_fraction = in->memory_fraction };
+    *out = (Plan){ .engine = in->engine,
+                   .available_bytes = in->available_bytes,
+                   .memory_fraction = in->memory_fraction };
     out->budget_bytes = (size_t)((double)in->available_bytes * in->memory_fraction);
     fill_defaults(&out->engine);
     out->limits = plan_limits(&out->engine);
@@ -145,8 +155,8 @@ static Status plan_try(Plan *out, const PlanInput *in, Needs *needs, bool *fits,
 
     int32_t own = (int32_t)smaller(out->config.max_position, INT32_MAX / 2), asked = in->engine.max_model_len;
     if (asked > own)
-        return error_set_param(err, ERR_USAGE, "--max-model-len", "--max-model-len is %d, but this model was made for %d positions",
-                               asked, own);
+        return error_set_param(err, ERR_USAGE, "--max-model-len",
+                               "--max-model-len is %d, but this model was made for %d positions", asked, own);
     out->engine.max_model_len = asked ? asked : own;
     *fits = fit_blocks(out, needs, in);
     if (*fits || asked) return OK;
@@ -227,8 +237,10 @@ static SizeText size_text(size_t bytes)
 {
     SizeText t;
     double mb = (double)bytes / (double)MB;
-    if (mb < 10000) snprintf(t.text, sizeof t.text, "%.0f MB", mb);
-    else snprintf(t.text, sizeof t.text, "%.1f GB", mb / 1024);
+    if (mb < 10000)
+        snprintf(t.text, sizeof t.text, "%.0f MB", mb);
+    else
+        snprintf(t.text, sizeof t.text, "%.1f GB", mb / 1024);
     return t;
 }
 
@@ -239,12 +251,13 @@ static Status refuse(const PlanInput *in, const Plan *p, const Needs *needs, Err
     bool has_help = find_help(in, p, needs, &help);
     if (has_help) snprintf(advice, sizeof advice, "%s %s would fit", help.flag, help.value);
     size_t caches = p->token_cache_bytes + p->state_bytes;
-    return error_set_param(err, ERR_PLAN, has_help ? help.flag : "",
-                           "%s with a context of %d tokens needs %s of memory (weights %s, caches %s, the rest %s) and may use %s, "
-                           "%.0f %% of the %s available; %s",
-                           in->dir, p->engine.max_model_len, size_text(p->total_bytes).text, size_text(p->weight_bytes).text,
-                           size_text(caches).text, size_text(p->total_bytes - p->weight_bytes - caches).text,
-                           size_text(p->budget_bytes).text, p->memory_fraction * 100, size_text(p->available_bytes).text, advice);
+    return error_set_param(
+        err, ERR_PLAN, has_help ? help.flag : "",
+        "%s with a context of %d tokens needs %s of memory (weights %s, caches %s, the rest %s) and may use %s, "
+        "%.0f %% of the %s available; %s",
+        in->dir, p->engine.max_model_len, size_text(p->total_bytes).text, size_text(p->weight_bytes).text,
+        size_text(caches).text, size_text(p->total_bytes - p->weight_bytes - caches).text,
+        size_text(p->budget_bytes).text, p->memory_fraction * 100, size_text(p->available_bytes).text, advice);
 }
 
 Status plan_make(Plan *out, const PlanInput *input, Error *err)
@@ -274,15 +287,16 @@ void plan_text(const Plan *p, Buf *out)
     line(out, "scratch", p->scratch_bytes, how);
     snprintf(how, sizeof how, "logits of up to %d rows, drafters' features", p->limits.max_outputs);
     line(out, "batch", p->pass_bytes, how);
-    snprintf(how, sizeof how, "%d blocks of %d tokens, %.1f KB each", o->n_blocks, o->block_size, (double)p->block_bytes / 1024);
+    snprintf(how, sizeof how, "%d blocks of %d tokens, %.1f KB each", o->n_blocks, o->block_size,
+             (double)p->block_bytes / 1024);
     line(out, "token caches", p->token_cache_bytes, how);
     snprintf(how, sizeof how, "%d sequences", o->max_num_seqs);
     line(out, "states", p->state_bytes, how);
     line(out, "block tables", p->table_bytes, "");
     snprintf(how, sizeof how, "up to %d waiting and %d running", o->max_waiting, o->max_num_seqs);
     line(out, "requests", p->request_bytes, how);
-    snprintf(how, sizeof how, "of %.1f MB: %.0f %% of %.1f MB available", (double)p->budget_bytes / (double)MB, p->memory_fraction * 100,
-             (double)p->available_bytes / (double)MB);
+    snprintf(how, sizeof how, "of %.1f MB: %.0f %% of %.1f MB available", (double)p->budget_bytes / (double)MB,
+             p->memory_fraction * 100, (double)p->available_bytes / (double)MB);
     line(out, "total", p->total_bytes, how);
     buf_printf(out, "  context of %d tokens a request, %lld tokens of cache in all\n", o->max_model_len,
                (long long)o->n_blocks * o->block_size);

@@ -34,10 +34,11 @@ void request_budget_close(RequestBudget *b)
 static Status budget_take(RequestBudget *b, int64_t bytes, Error *err)
 {
     if (bytes > b->limit)
-        return error_set_param(err, ERR_INPUT, "max_tokens",
-                               "this request alone needs %lld MB for its tokens and logprobs, more than the %lld MB of all "
-                               "requests; ask for fewer tokens, choices or logprobs",
-                               (long long)(bytes >> 20), (long long)(b->limit >> 20));
+        return error_set_param(
+            err, ERR_INPUT, "max_tokens",
+            "this request alone needs %lld MB for its tokens and logprobs, more than the %lld MB of all "
+            "requests; ask for fewer tokens, choices or logprobs",
+            (long long)(bytes >> 20), (long long)(b->limit >> 20));
     if (atomic_fetch_add(&b->bytes, bytes) + bytes > b->limit) {
         atomic_fetch_sub(&b->bytes, bytes);
         return error_set(err, ERR_FULL, "the memory for requests is used up; try again later");
@@ -64,13 +65,15 @@ static Status check_lengths(const GenerateRequest *g, const RequestBounds *b, Er
     if (g->n_choices < 1 || g->n_choices > MAX_CHOICES)
         return error_set_param(err, ERR_INPUT, "n", "n must be between 1 and %d, got %d", MAX_CHOICES, g->n_choices);
     int32_t room = b->max_model_len - g->n_prompt;
-    if (g->max_tokens < 0) return error_set_param(err, ERR_INPUT, "max_tokens", "max_tokens must be at least 1, got %d", g->max_tokens);
+    if (g->max_tokens < 0)
+        return error_set_param(err, ERR_INPUT, "max_tokens", "max_tokens must be at least 1, got %d", g->max_tokens);
     if (g->max_tokens > room)
         return error_set_param(err, ERR_INPUT, "max_tokens",
                                "max_tokens is %d, but after a prompt of %d tokens the context of %d has room for %d",
                                g->max_tokens, g->n_prompt, b->max_model_len, room);
     if (g->min_tokens < 0 || g->min_tokens > (g->max_tokens ? g->max_tokens : room))
-        return error_set_param(err, ERR_INPUT, "min_tokens", "min_tokens must be between 0 and max_tokens, got %d", g->min_tokens);
+        return error_set_param(err, ERR_INPUT, "min_tokens", "min_tokens must be between 0 and max_tokens, got %d",
+                               g->min_tokens);
     return OK;
 }
 
@@ -78,8 +81,8 @@ static Status check_ids(const char *field, const int32_t *ids, int32_t n, int32_
 {
     for (int32_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= vocab_size)
-            return error_set_param(err, ERR_INPUT, field, "%s holds the token id %d; ids run from 0 to %d", field, ids[i],
-                                   vocab_size - 1);
+            return error_set_param(err, ERR_INPUT, field, "%s holds the token id %d; ids run from 0 to %d", field,
+                                   ids[i], vocab_size - 1);
     return OK;
 }
 
@@ -87,7 +90,8 @@ static Status request_check(const GenerateRequest *g, const RequestBounds *b, Er
 {
     Status s = check_lengths(g, b, err);
     if (!s && (g->n_stop_ids < 0 || g->n_stop_ids > MAX_STOP_IDS))
-        s = error_set_param(err, ERR_INPUT, "stop_token_ids", "at most %d stop ids are possible, got %d", MAX_STOP_IDS, g->n_stop_ids);
+        s = error_set_param(err, ERR_INPUT, "stop_token_ids", "at most %d stop ids are possible, got %d", MAX_STOP_IDS,
+                            g->n_stop_ids);
     if (!s) s = check_ids("prompt", g->prompt, g->n_prompt, b->vocab_size, err);
     if (!s) s = check_ids("stop_token_ids", g->stop_ids, g->n_stop_ids, b->vocab_size, err);
     if (!s) s = sample_params_check(&g->params, b->vocab_size, err);
@@ -117,8 +121,15 @@ static size_t request_layout(Request *r, const GenerateRequest *g, int32_t limit
     for (int32_t c = 0; c < g->n_choices; c++) {
         TokenLogprob *logprobs = wants_logprobs ? place(base, &used, n_new, sizeof *logprobs) : NULL;
         int32_t *ids = place(base, &used, (size_t)limit, sizeof *ids);
-        if (r) sequence[c] = (Sequence){ .request = r, .choice = c, .n_prompt = g->n_prompt, .limit = limit, .ids = ids,
-                                         .logprobs = logprobs, .n_ids = g->n_prompt, .slot = -1 };
+        if (r)
+            sequence[c] = (Sequence){ .request = r,
+                                      .choice = c,
+                                      .n_prompt = g->n_prompt,
+                                      .limit = limit,
+                                      .ids = ids,
+                                      .logprobs = logprobs,
+                                      .n_ids = g->n_prompt,
+                                      .slot = -1 };
     }
     if (!r) return used;
     r->sequence = sequence;
@@ -126,7 +137,8 @@ static size_t request_layout(Request *r, const GenerateRequest *g, int32_t limit
     r->g = *g;
     if (g->params.n_bias) memcpy(bias, g->params.bias, (size_t)g->params.n_bias * sizeof *bias);
     r->g.params.bias = g->params.n_bias ? bias : NULL;
-    for (int32_t c = 0; c < g->n_choices; c++) memcpy(sequence[c].ids, g->prompt, (size_t)g->n_prompt * sizeof(int32_t));
+    for (int32_t c = 0; c < g->n_choices; c++)
+        memcpy(sequence[c].ids, g->prompt, (size_t)g->n_prompt * sizeof(int32_t));
     r->g.prompt = sequence[0].ids;
     return used;
 }
@@ -140,7 +152,8 @@ static void condition_init(pthread_cond_t *c)
     pthread_condattr_destroy(&attr);
 }
 
-Status request_open(Request **out, const GenerateRequest *g, const RequestBounds *bounds, RequestBudget *budget, Error *err)
+Status request_open(Request **out, const GenerateRequest *g, const RequestBounds *bounds, RequestBudget *budget,
+                    Error *err)
 {
     *out = NULL;
     Status s = request_check(g, bounds, err);

@@ -13,8 +13,8 @@
 #include "base/log.h"
 #include "base/memory.h"
 
-Status scheduler_open(Scheduler *s, Backend *backend, Drafter *drafter, const EngineOptions *options, int32_t max_entries,
-                      Error *err)
+Status scheduler_open(Scheduler *s, Backend *backend, Drafter *drafter, const EngineOptions *options,
+                      int32_t max_entries, Error *err)
 {
     *s = (Scheduler){ .options = options, .drafter = drafter };
     BlockTableShape shape = { options->max_num_seqs, options->n_blocks, options->block_size, max_entries };
@@ -84,14 +84,16 @@ static void leave(Scheduler *s, Sequence *seq)
 
 void scheduler_remove(Scheduler *s, Sequence *seq)
 {
-    if (seq->slot >= 0) leave(s, seq);
-    else waiting_take(s, seq);
+    if (seq->slot >= 0)
+        leave(s, seq);
+    else
+        waiting_take(s, seq);
 }
 
 static void preempt(Scheduler *s, Sequence *seq)
 {
-    log_debug("engine", "preempted request=%llu choice=%d tokens=%d", (unsigned long long)seq->request->g.id, seq->choice,
-              seq->n_ids);
+    log_debug("engine", "preempted request=%llu choice=%d tokens=%d", (unsigned long long)seq->request->g.id,
+              seq->choice, seq->n_ids);
     leave(s, seq);
     waiting_insert(s, seq);
     s->n_preemptions++;
@@ -125,8 +127,7 @@ int32_t scheduler_admit(Scheduler *s)
 {
     int32_t n_requests = 0;
     Sequence *seq;
-    while ((seq = s->oldest_waiting) && s->slots.n_free > 0 && has_blocks_for(s, seq))
-        n_requests += start(s, seq);
+    while ((seq = s->oldest_waiting) && s->slots.n_free > 0 && has_blocks_for(s, seq)) n_requests += start(s, seq);
     CHECK(s->n_running > 0 || !s->oldest_waiting); /* an empty machine has room for anyone */
     return n_requests;
 }
@@ -169,8 +170,8 @@ int32_t scheduler_prompt_rows(const Scheduler *s, const Sequence *seq, int32_t r
 static bool check_running(const Scheduler *s, int32_t i)
 {
     const Sequence *seq = s->running[i];
-    return seq->slot >= 0 && s->slots.in_use[seq->slot] && seq->ended == FINISH_NONE &&
-           seq->n_committed < seq->n_ids && (i == 0 || s->running[i - 1]->order < seq->order) &&
+    return seq->slot >= 0 && s->slots.in_use[seq->slot] && seq->ended == FINISH_NONE && seq->n_committed < seq->n_ids &&
+           (i == 0 || s->running[i - 1]->order < seq->order) &&
            s->table.n_used[seq->slot] <= block_table_blocks_for(&s->table, seq->n_ids);
 }
 

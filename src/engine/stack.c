@@ -61,7 +61,8 @@ static Status open_template(Stack *s, const char *path, Error *err)
     static const char *const names[] = { "bos_token", "eos_token", "pad_token", "unk_token" };
     Error why = { 0 };
     Status status = path ? read_template(s, path, &why) : chat_template_open(&s->chat_template, s->model_dir, &why);
-    if (status && (path || status != ERR_NOT_FOUND)) return error_set_param(err, status, path ? "--chat-template" : "", "%s", why.text);
+    if (status && (path || status != ERR_NOT_FOUND))
+        return error_set_param(err, status, path ? "--chat-template" : "", "%s", why.text);
     for (int i = 0; s->chat_template && i < COUNT(names); i++)
         chat_template_set_token(s->chat_template, names[i], tokenizer_special(s->tokenizer, names[i]));
     return OK;
@@ -84,12 +85,17 @@ static void gather_stop_ids(Stack *s)
 
 static PlanInput plan_input(const StackOptions *o, const char *dir)
 {
-    return (PlanInput){ .dir = dir,
-                        .model = { .dtype = o->dtype, .load_format = o->load_format, .sampler_version = SAMPLER_VERSION },
-                        .engine = { .max_num_seqs = o->max_num_seqs, .max_num_batched_tokens = o->max_num_batched_tokens,
-                                    .max_model_len = o->max_model_len, .block_size = o->block_size, .max_waiting = o->max_waiting,
-                                    .draft_nodes = o->drafter ? o->draft_nodes : 0, .draft_depth = o->draft_depth },
-                        .drafter = o->drafter, .memory_fraction = o->memory_fraction };
+    EngineOptions engine = { .max_num_seqs = o->max_num_seqs,
+                             .max_num_batched_tokens = o->max_num_batched_tokens,
+                             .max_model_len = o->max_model_len,
+                             .block_size = o->block_size,
+                             .max_waiting = o->max_waiting,
+                             .draft_nodes = o->drafter ? o->draft_nodes : 0,
+                             .draft_depth = o->draft_depth };
+    ModelOptions model = { .dtype = o->dtype, .load_format = o->load_format, .sampler_version = SAMPLER_VERSION };
+    return (PlanInput){
+        .dir = dir, .model = model, .engine = engine, .drafter = o->drafter, .memory_fraction = o->memory_fraction
+    };
 }
 
 Status stack_plan(const StackOptions *options, const char *dir, Plan *out, Error *err)
@@ -101,11 +107,12 @@ Status stack_plan(const StackOptions *options, const char *dir, Plan *out, Error
 static void log_plan(const Plan *p)
 {
     log_info("plan", "weights=%zuMB caches=%zuMB total=%zuMB of=%zuMB context=%d blocks=%d", p->weight_bytes >> 20,
-             (p->token_cache_bytes + p->state_bytes) >> 20, p->total_bytes >> 20, p->budget_bytes >> 20, p->engine.max_model_len,
-             p->engine.n_blocks);
+             (p->token_cache_bytes + p->state_bytes) >> 20, p->total_bytes >> 20, p->budget_bytes >> 20,
+             p->engine.max_model_len, p->engine.n_blocks);
 }
 
-static Status open_model(Stack *s, const StackOptions *o, const Plan *plan, StackProgress *progress, Model **model, Error *err)
+static Status open_model(Stack *s, const StackOptions *o, const Plan *plan, StackProgress *progress, Model **model,
+                         Error *err)
 {
     ModelOptions options = plan_input(o, s->model_dir).model;
     options.limits = plan->limits;

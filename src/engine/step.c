@@ -24,11 +24,16 @@ static bool take_arrays(Step *s)
     return s->shares && s->unsorted && s->commits && s->accepted && s->certain_rows;
 }
 
-Status step_open(Step *s, Model *model, Backend *backend, Drafter *drafter, Scheduler *scheduler, const EngineOptions *options,
-                 Error *err)
+Status step_open(Step *s, Model *model, Backend *backend, Drafter *drafter, Scheduler *scheduler,
+                 const EngineOptions *options, Error *err)
 {
-    *s = (Step){ .model = model, .drafter = drafter, .stream = backend_stream(backend), .scheduler = scheduler, .options = options,
-                 .limits = plan_limits(options), .choosing = { .vocab_size = model->info.vocab_size, .options = options } };
+    *s = (Step){ .model = model,
+                 .drafter = drafter,
+                 .stream = backend_stream(backend),
+                 .scheduler = scheduler,
+                 .options = options,
+                 .limits = plan_limits(options),
+                 .choosing = { .vocab_size = model->info.vocab_size, .options = options } };
     Status status = take_arrays(s) ? OK : error_set(err, ERR_NOMEM, "no memory for the arrays of a step");
     if (!status) status = drafts_open(&s->drafts, drafter, scheduler, options, model->info.vocab_size, err);
     if (!status) status = batch_builder_open(&s->builder, backend, model, drafter, &s->limits, &scheduler->table, err);
@@ -59,8 +64,12 @@ void step_close(Step *s)
 static Share *add_share(Step *s, Sequence *seq, SeqPhase phase, int32_t n_rows)
 {
     Share *share = &s->unsorted[s->n_shares];
-    *share = (Share){ .seq = seq, .phase = phase, .n_rows = n_rows, .is_certain = true,
-                      .tree = &s->drafts.trees[s->n_shares], .gives_token = n_rows == sequence_pending(seq),
+    *share = (Share){ .seq = seq,
+                      .phase = phase,
+                      .n_rows = n_rows,
+                      .is_certain = true,
+                      .tree = &s->drafts.trees[s->n_shares],
+                      .gives_token = n_rows == sequence_pending(seq),
                       .is_scored = sequence_is_scored(seq) };
     tree_start(share->tree, seq->ids[seq->n_ids - 1]);
     s->n_shares++;
@@ -147,7 +156,8 @@ static void count_tokens(Step *s, const Share *share, int32_t n_new)
 static void fail_request(const Share *share)
 {
     Request *r = share->seq->request;
-    error_set(&r->error, ERR_NUMERIC, "the model gave logits that are not finite after token %d of this request", share->seq->n_ids);
+    error_set(&r->error, ERR_NUMERIC, "the model gave logits that are not finite after token %d of this request",
+              share->seq->n_ids);
     for (int32_t c = 0; c < r->g.n_choices; c++)
         if (r->sequence[c].ended == FINISH_NONE) r->sequence[c].ended = FINISH_ERROR;
 }
@@ -180,8 +190,11 @@ static Accepted accepted_of(const Step *s, const Share *share)
 {
     const Sequence *seq = share->seq;
     int32_t n = share->is_certain ? share->n_rows : share->n_path, next = seq->n_committed + n;
-    return (Accepted){ .slot = seq->slot, .first_index = seq->n_committed, .n = n,
-                       .next_anchor = next < seq->n_ids ? seq->ids[next] : -1, .tokens = seq->ids + seq->n_committed,
+    return (Accepted){ .slot = seq->slot,
+                       .first_index = seq->n_committed,
+                       .n = n,
+                       .next_anchor = next < seq->n_ids ? seq->ids[next] : -1,
+                       .tokens = seq->ids + seq->n_committed,
                        .rows = share->is_certain ? s->certain_rows + share->first_row : share->path_rows };
 }
 

@@ -20,7 +20,8 @@ static uint64_t hash_floats(const float *x, int32_t n)
     return h;
 }
 
-static void on_row(void *ctx, uint64_t id, int32_t choice, int32_t index, const float *logits, int32_t vocab, int32_t token)
+static void on_row(void *ctx, uint64_t id, int32_t choice, int32_t index, const float *logits, int32_t vocab,
+                   int32_t token)
 {
     Rig *rig = ctx;
     RigRecord *r = &rig->records[id * MAX_CHOICES + (uint64_t)choice];
@@ -46,8 +47,11 @@ Status rig_open_raw(Rig *rig, const RigOptions *options, Error *err)
     RigOptions o = *options;
     *rig = (Rig){ 0 };
     fill_defaults(&o.engine, rig);
-    rig->model_options = (FakeModelOptions){ .vocab_size = RIG_VOCAB, .seed = 7, .poison = o.poison_after ? RIG_POISON : -1,
-                                             .poison_after = o.poison_after, .limits = plan_limits(&o.engine) };
+    rig->model_options = (FakeModelOptions){ .vocab_size = RIG_VOCAB,
+                                             .seed = 7,
+                                             .poison = o.poison_after ? RIG_POISON : -1,
+                                             .poison_after = o.poison_after,
+                                             .limits = plan_limits(&o.engine) };
     o.drafter.model = rig->model_options;
     o.drafter.depth = o.engine.draft_depth;
     rig->records = mem_alloc_array((size_t)RIG_MAX_REQUESTS * MAX_CHOICES, sizeof rig->records[0]);
@@ -84,8 +88,13 @@ GenerateRequest rig_request(uint64_t id, int32_t *prompt, int32_t n_prompt, int3
         x = x * 6364136223846793005u + 1442695040888963407u;
         prompt[i] = (int32_t)(x >> 33) % (RIG_POISON - 1);
     }
-    return (GenerateRequest){ .id = id, .prompt = prompt, .n_prompt = n_prompt, .n_choices = 1, .max_tokens = max_tokens,
-                              .params = { .temperature = 0, .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1 }, .seed = id * 31 };
+    return (GenerateRequest){ .id = id,
+                              .prompt = prompt,
+                              .n_prompt = n_prompt,
+                              .n_choices = 1,
+                              .max_tokens = max_tokens,
+                              .params = { .temperature = 0, .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1 },
+                              .seed = id * 31 };
 }
 
 Request *rig_submit(Rig *rig, const GenerateRequest *g)
@@ -103,7 +112,8 @@ static void recount(const Rig *rig)
     const Scheduler *s = &rig->engine->scheduler;
     assert_true(scheduler_check(s));
     for (int32_t i = 0; i < s->n_running; i++)
-        assert_true(s->table.n_used[s->running[i]->slot] >= block_table_blocks_for(&s->table, s->running[i]->n_committed));
+        assert_true(s->table.n_used[s->running[i]->slot] >=
+                    block_table_blocks_for(&s->table, s->running[i]->n_committed));
     assert_in_range(atomic_load(&rig->engine->n_waiting), 0, rig->engine->options.max_waiting);
 }
 

@@ -69,7 +69,8 @@ static void check_batch_of(const RigOptions *options, EngineStats *stats)
 static void test_alone_is_truth(void **state)
 {
     EngineStats stats;
-    check_batch_of(&(RigOptions){ .engine = { .max_num_seqs = 1, .max_num_batched_tokens = 1, .prefill_chunk = 1 } }, &stats);
+    check_batch_of(&(RigOptions){ .engine = { .max_num_seqs = 1, .max_num_batched_tokens = 1, .prefill_chunk = 1 } },
+                   &stats);
 }
 
 static void test_batch_is_truth(void **state)
@@ -77,7 +78,8 @@ static void test_batch_is_truth(void **state)
     EngineStats stats;
     for (int chunk = 0; chunk < 8; chunk++) {
         check_batch_of(&(RigOptions){ .engine = { .prefill_chunk = chunk } }, &stats);
-        check_batch_of(&(RigOptions){ .engine = { .prefill_chunk = chunk, .max_num_seqs = 16, .block_size = 1 + chunk } }, &stats);
+        check_batch_of(
+            &(RigOptions){ .engine = { .prefill_chunk = chunk, .max_num_seqs = 16, .block_size = 1 + chunk } }, &stats);
     }
 }
 
@@ -93,8 +95,14 @@ static void test_drafted_is_truth(void **state)
     EngineStats stats;
     static const double p_true[] = { 0, 0.5, 1 };
     for (int i = 0; i < 24; i++) {
-        RigOptions o = { .engine = { .max_num_seqs = 1 + i % 5, .draft_nodes = 2 + 3 * i, .draft_depth = 1 + 2 * i, .prefill_chunk = i % 4 },
-                         .drafts = true, .drafter = { .seed = (uint64_t)i, .p_true = p_true[i % 3], .chain = i % 2, .wants_features = i % 4 == 0 } };
+        RigOptions o = {
+            .engine = { .max_num_seqs = 1 + i % 5,
+                        .draft_nodes = 2 + 3 * i,
+                        .draft_depth = 1 + 2 * i,
+                        .prefill_chunk = i % 4 },
+            .drafts = true,
+            .drafter = { .seed = (uint64_t)i, .p_true = p_true[i % 3], .chain = i % 2, .wants_features = i % 4 == 0 }
+        };
         o.engine.max_num_batched_tokens = 16 + 20 * i;
         check_batch_of(&o, &stats);
         assert_true(stats.draft_tokens > 0 && stats.failed_drafts == 0);
@@ -105,8 +113,13 @@ static void test_drafted_is_truth(void **state)
 static void test_drafted_and_preempted_is_truth(void **state)
 {
     EngineStats stats;
-    RigOptions o = { .engine = { .max_num_seqs = 8, .n_blocks = 40, .draft_nodes = 12, .draft_depth = 8, .max_num_batched_tokens = 100 },
-                     .drafts = true, .drafter = { .seed = 5, .p_true = 0.7 } };
+    RigOptions o = { .engine = { .max_num_seqs = 8,
+                                 .n_blocks = 40,
+                                 .draft_nodes = 12,
+                                 .draft_depth = 8,
+                                 .max_num_batched_tokens = 100 },
+                     .drafts = true,
+                     .drafter = { .seed = 5, .p_true = 0.7 } };
     check_batch_of(&o, &stats);
     assert_true(stats.preemptions > 3 && stats.accepted_tokens > 10);
 }
@@ -114,8 +127,11 @@ static void test_drafted_and_preempted_is_truth(void **state)
 static void test_bad_drafts_are_no_drafts(void **state)
 {
     EngineStats stats;
-    RigOptions o = { .engine = { .max_num_seqs = 4, .draft_nodes = 12, .draft_depth = 8, .max_num_batched_tokens = 100 },
-                     .drafts = true, .drafter = { .seed = 5, .p_true = 0.7, .p_broken = 0.4, .p_fail = 0.2 } };
+    RigOptions o = {
+        .engine = { .max_num_seqs = 4, .draft_nodes = 12, .draft_depth = 8, .max_num_batched_tokens = 100 },
+        .drafts = true,
+        .drafter = { .seed = 5, .p_true = 0.7, .p_broken = 0.4, .p_fail = 0.2 }
+    };
     check_batch_of(&o, &stats);
     assert_true(stats.failed_drafts > 10 && stats.accepted_tokens > 10);
 }
@@ -125,7 +141,9 @@ static void test_bad_drafts_are_counted(void **state)
 {
     Rig rig;
     int32_t prompt[8];
-    rig_open(&rig, &(RigOptions){ .drafts = true, .engine = { .draft_nodes = 30, .draft_depth = 6 }, .drafter = { .p_true = 0.5, .p_broken = 0.7 } });
+    rig_open(&rig, &(RigOptions){ .drafts = true,
+                                  .engine = { .draft_nodes = 30, .draft_depth = 6 },
+                                  .drafter = { .p_true = 0.5, .p_broken = 0.7 } });
     for (uint64_t id = 0; id < 10; id++) {
         GenerateRequest g = rig_request(id, prompt, 8, 100);
         Request *r = rig_submit(&rig, &g);
@@ -143,7 +161,9 @@ static void test_choices_are_truth(void **state)
     Rig rig;
     RigRecord truth;
     int32_t prompt[16];
-    rig_open(&rig, &(RigOptions){ .drafts = true, .engine = { .draft_nodes = 6, .draft_depth = 4 }, .drafter = { .p_true = 0.5 } });
+    rig_open(&rig, &(RigOptions){ .drafts = true,
+                                  .engine = { .draft_nodes = 6, .draft_depth = 4 },
+                                  .drafter = { .p_true = 0.5 } });
     GenerateRequest g = rig_request(9, prompt, 16, 30);
     g.params.temperature = 1;
     g.n_choices = 7; /* more than slots */
@@ -163,7 +183,8 @@ static void test_no_speculation(void **state)
 {
     Rig rig;
     int32_t prompt[8];
-    rig_open(&rig, &(RigOptions){ .drafts = true, .engine = { .draft_nodes = 6, .draft_depth = 4 }, .drafter = { .p_true = 1 } });
+    rig_open(&rig, &(RigOptions){
+                       .drafts = true, .engine = { .draft_nodes = 6, .draft_depth = 4 }, .drafter = { .p_true = 1 } });
     GenerateRequest g = rig_request(1, prompt, 8, 20);
     g.no_speculation = true;
     Request *r = rig_submit(&rig, &g);
@@ -181,7 +202,9 @@ static void test_drafts_save_steps(void **state)
 {
     Rig rig;
     int32_t prompt[8];
-    rig_open(&rig, &(RigOptions){ .drafts = true, .engine = { .draft_nodes = 9, .draft_depth = 8 }, .drafter = { .p_true = 1, .chain = true } });
+    rig_open(&rig, &(RigOptions){ .drafts = true,
+                                  .engine = { .draft_nodes = 9, .draft_depth = 8 },
+                                  .drafter = { .p_true = 1, .chain = true } });
     GenerateRequest g = rig_request(1, prompt, 8, 60);
     Request *r = rig_submit(&rig, &g);
     rig_finish(&rig, r);
@@ -199,7 +222,9 @@ static void test_drafts_know_the_draw(void **state)
 {
     Rig rig;
     int32_t prompt[8];
-    rig_open(&rig, &(RigOptions){ .drafts = true, .engine = { .draft_nodes = 9, .draft_depth = 8 }, .drafter = { .p_true = 1, .chain = true } });
+    rig_open(&rig, &(RigOptions){ .drafts = true,
+                                  .engine = { .draft_nodes = 9, .draft_depth = 8 },
+                                  .drafter = { .p_true = 1, .chain = true } });
     GenerateRequest g = rig_request(1, prompt, 8, 60);
     g.n_choices = 3;
     g.params.temperature = 1.5f;
@@ -302,7 +327,8 @@ static void test_cancel_waiting(void **state)
     Rig rig;
     int32_t prompt[8];
     rig_open(&rig, &(RigOptions){ .engine = { .max_num_seqs = 1 } });
-    GenerateRequest a = rig_request(1, prompt, 8, 50), b = rig_request(2, prompt, 8, 50), c = rig_request(3, prompt, 8, 50);
+    GenerateRequest a = rig_request(1, prompt, 8, 50), b = rig_request(2, prompt, 8, 50),
+                    c = rig_request(3, prompt, 8, 50);
     Request *running = rig_submit(&rig, &a), *waiting = rig_submit(&rig, &b), *unseen;
     rig_step(&rig);
     assert_int_equal(engine_stats(rig.engine).waiting, 1);
@@ -325,14 +351,20 @@ static void test_poisoned_request(void **state)
     RigRecord truth;
     int32_t bad_prompt[8], good_prompt[8], scored_prompt[30];
     Error err = { 0 };
-    rig_open(&rig, &(RigOptions){ .poison_after = 20, .drafts = true, .engine = { .draft_nodes = 6, .draft_depth = 5 }, .drafter = { .p_true = 0.8 } });
-    GenerateRequest bad = rig_request(1, bad_prompt, 8, 40), good = rig_request(2, good_prompt, 8, 40), scored = rig_request(3, scored_prompt, 30, 5);
+    rig_open(&rig, &(RigOptions){ .poison_after = 20,
+                                  .drafts = true,
+                                  .engine = { .draft_nodes = 6, .draft_depth = 5 },
+                                  .drafter = { .p_true = 0.8 } });
+    GenerateRequest bad = rig_request(1, bad_prompt, 8, 40), good = rig_request(2, good_prompt, 8, 40),
+                    scored = rig_request(3, scored_prompt, 30, 5);
     bad_prompt[0] = scored_prompt[0] = RIG_POISON;
     bad.n_choices = 3;
     bad.params.temperature = 1;
     scored.prompt_logprobs = true;
     Request *b = rig_submit(&rig, &bad), *g = rig_submit(&rig, &good), *s = rig_submit(&rig, &scored);
-    while (request_finish(b, 0) == FINISH_NONE && request_finish(b, 1) == FINISH_NONE && request_finish(b, 2) == FINISH_NONE) rig_step(&rig);
+    while (request_finish(b, 0) == FINISH_NONE && request_finish(b, 1) == FINISH_NONE &&
+           request_finish(b, 2) == FINISH_NONE)
+        rig_step(&rig);
     assert_true(request_done(b)); /* its choices are at different places, but fall together */
     rig_finish(&rig, g);
     rig_finish(&rig, s);
@@ -383,7 +415,7 @@ static void test_close_ends_requests(void **state)
         assert_int_equal(request_error(all[i], &err), ERR_CANCELLED);
         assert_non_null(strstr(err.text, "stopping"));
         assert_false(request_wait(all[i], 0) && request_wait(all[i], -1)); /* a second wait returns at once */
-        request_close(all[i]); /* after the engine is gone */
+        request_close(all[i]);                                             /* after the engine is gone */
     }
 }
 
@@ -402,7 +434,9 @@ static void test_logprobs(void **state)
     float logits[RIG_VOCAB];
     for (int drafts = 0; drafts < 2; drafts++) {
         Rig rig;
-        rig_open(&rig, &(RigOptions){ .drafts = drafts, .engine = { .draft_nodes = 8, .draft_depth = 5 }, .drafter = { .p_true = 0.8 } });
+        rig_open(&rig, &(RigOptions){ .drafts = drafts,
+                                      .engine = { .draft_nodes = 8, .draft_depth = 5 },
+                                      .drafter = { .p_true = 0.8 } });
         GenerateRequest g = rig_request(5, prompt, 20, 30);
         g.params.n_logprobs = 3;
         g.params.temperature = 0.8f;
@@ -415,7 +449,8 @@ static void test_logprobs(void **state)
             fake_model_logits(&rig.model_options, ids, 20 + i, logits);
             assert_float_equal(lp->logprob, log_softmax(logits, ids[20 + i]), 1e-5);
             assert_int_equal(lp->n_top, 3);
-            for (int t = 0; t < 3; t++) assert_float_equal(lp->top_logprob[t], log_softmax(logits, lp->top_id[t]), 1e-5);
+            for (int t = 0; t < 3; t++)
+                assert_float_equal(lp->top_logprob[t], log_softmax(logits, lp->top_id[t]), 1e-5);
         }
         assert_null(request_prompt_logprobs(r));
         request_close(r);
@@ -543,7 +578,12 @@ static void test_request_memory_is_bounded(void **state)
 
 static void test_bad_options(void **state)
 {
-    EngineOptions good = { .max_num_seqs = 2, .max_num_batched_tokens = 8, .max_model_len = 32, .block_size = 4, .n_blocks = 8, .max_waiting = 4 };
+    EngineOptions good = { .max_num_seqs = 2,
+                           .max_num_batched_tokens = 8,
+                           .max_model_len = 32,
+                           .block_size = 4,
+                           .n_blocks = 8,
+                           .max_waiting = 4 };
     EngineOptions bad[] = { good, good, good, good, good, good };
     bad[0].max_num_seqs = 0;
     bad[1].max_num_batched_tokens = 1;
@@ -596,7 +636,9 @@ static void test_drafts_do_not_starve_prompts(void **state)
 {
     Rig rig;
     int32_t prompt[8], long_prompt[100];
-    rig_open(&rig, &(RigOptions){ .drafts = true, .engine = { .max_num_batched_tokens = 40, .draft_nodes = 40, .draft_depth = 30 }, .drafter = { .p_true = 0 } });
+    rig_open(&rig, &(RigOptions){ .drafts = true,
+                                  .engine = { .max_num_batched_tokens = 40, .draft_nodes = 40, .draft_depth = 30 },
+                                  .drafter = { .p_true = 0 } });
     GenerateRequest a = rig_request(1, prompt, 8, 100), b = rig_request(2, long_prompt, 100, 4);
     Request *drafted = rig_submit(&rig, &a);
     for (int i = 0; i < 3; i++) rig_step(&rig);

@@ -9,9 +9,14 @@
 
 #include <cmocka.h>
 
-static const RigOptions drafted = { .engine = { .max_num_seqs = 6, .n_blocks = 60, .draft_nodes = 20, .draft_depth = 10,
-                                                .max_num_batched_tokens = 100, .prefill_chunk = 9 },
-                                    .drafts = true, .drafter = { .seed = 3, .p_true = 0.7, .p_broken = 0.1, .wants_features = true } };
+static const RigOptions drafted = { .engine = { .max_num_seqs = 6,
+                                                .n_blocks = 60,
+                                                .draft_nodes = 20,
+                                                .draft_depth = 10,
+                                                .max_num_batched_tokens = 100,
+                                                .prefill_chunk = 9 },
+                                    .drafts = true,
+                                    .drafter = { .seed = 3, .p_true = 0.7, .p_broken = 0.1, .wants_features = true } };
 
 /* Prefill in chunks, decode, growing trees, preemption, scoring, cancel, stop and the end: not one allocation in a step. */
 static void test_steps_allocate_nothing(void **state)

@@ -16,10 +16,10 @@
 enum { N_SEEDS = 30, N_ARRIVALS = 60, MAX_LIVE = 24, MAX_PROMPT = 60 };
 
 typedef struct Live {
-    Request        *request;
+    Request *request;
     GenerateRequest g;
-    int32_t         prompt[MAX_PROMPT];
-    bool            was_cut; /* cancelled or stopped: its tokens are a beginning of the truth */
+    int32_t prompt[MAX_PROMPT];
+    bool was_cut; /* cancelled or stopped: its tokens are a beginning of the truth */
 } Live;
 
 static uint64_t first_seed = 1;
@@ -36,15 +36,24 @@ static RigOptions random_options(void)
 {
     static const double chances[] = { 0, 0.3, 0.9, 1 };
     int32_t seqs = 1 + below(8), len = 80 + below(60), block = 1 + below(9), full = (len + block - 1) / block;
-    RigOptions o = { .engine = { .max_num_seqs = seqs, .max_num_batched_tokens = seqs + below(80), .max_model_len = len,
-                                 .block_size = block, .n_blocks = full + below(full * seqs), .prefill_chunk = below(3) ? below(20) : 0,
+    RigOptions o = { .engine = { .max_num_seqs = seqs,
+                                 .max_num_batched_tokens = seqs + below(80),
+                                 .max_model_len = len,
+                                 .block_size = block,
+                                 .n_blocks = full + below(full * seqs),
+                                 .prefill_chunk = below(3) ? below(20) : 0,
                                  .max_waiting = 4 + below(20) },
-                     .drafts = below(4) > 0, .poison_after = 40 };
+                     .drafts = below(4) > 0,
+                     .poison_after = 40 };
     if (o.drafts) {
         o.engine.draft_nodes = 2 + below(40);
         o.engine.draft_depth = 1 + below(MAX_DEPTH);
-        o.drafter = (FakeDrafterOptions){ .seed = rng, .p_true = chances[below(4)], .p_broken = below(2) * 0.2, .p_fail = below(2) * 0.1,
-                                          .chain = below(2), .wants_features = below(2) };
+        o.drafter = (FakeDrafterOptions){ .seed = rng,
+                                          .p_true = chances[below(4)],
+                                          .p_broken = below(2) * 0.2,
+                                          .p_fail = below(2) * 0.1,
+                                          .chain = below(2),
+                                          .wants_features = below(2) };
     }
     return o;
 }
@@ -118,7 +127,8 @@ static void run_seed(uint64_t seed)
     for (int step = 0; n_arrived < N_ARRIVALS || n_live > 0; step++) {
         assert_true(step < 200000);
         for (int i = 0; i < MAX_LIVE; i++) {
-            if (!live[i].request && n_arrived < N_ARRIVALS && below(10) == 0) arrive(&rig, &live[i], (uint64_t)n_arrived++);
+            if (!live[i].request && n_arrived < N_ARRIVALS && below(10) == 0)
+                arrive(&rig, &live[i], (uint64_t)n_arrived++);
             if (live[i].request) disturb(&live[i]);
         }
         rig_step(&rig);
@@ -131,9 +141,10 @@ static void run_seed(uint64_t seed)
     }
     EngineStats s = engine_stats(rig.engine);
     assert_int_equal(s.running + s.waiting + s.blocks_used, 0);
-    printf("seed %llu: %llu steps, %llu preemptions, %llu of %llu drafts accepted, %llu thrown away\n", (unsigned long long)seed,
-           (unsigned long long)s.steps, (unsigned long long)s.preemptions, (unsigned long long)s.accepted_tokens,
-           (unsigned long long)s.draft_tokens, (unsigned long long)s.failed_drafts);
+    printf("seed %llu: %llu steps, %llu preemptions, %llu of %llu drafts accepted, %llu thrown away\n",
+           (unsigned long long)seed, (unsigned long long)s.steps, (unsigned long long)s.preemptions,
+           (unsigned long long)s.accepted_tokens, (unsigned long long)s.draft_tokens,
+           (unsigned long long)s.failed_drafts);
     rig_close(&rig);
 }
 

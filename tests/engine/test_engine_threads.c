@@ -14,15 +14,21 @@
 
 enum { N_FRONTS = 4, N_EACH = 40 };
 
-static const RigOptions drafted = { .engine = { .max_num_seqs = 4, .n_blocks = 50, .draft_nodes = 8, .draft_depth = 6, .max_waiting = 5,
-                                                .max_num_batched_tokens = 60, .prefill_chunk = 9 },
-                                    .drafts = true, .drafter = { .seed = 3, .p_true = 0.6 } };
+static const RigOptions drafted = { .engine = { .max_num_seqs = 4,
+                                                .n_blocks = 50,
+                                                .draft_nodes = 8,
+                                                .draft_depth = 6,
+                                                .max_waiting = 5,
+                                                .max_num_batched_tokens = 60,
+                                                .prefill_chunk = 9 },
+                                    .drafts = true,
+                                    .drafter = { .seed = 3, .p_true = 0.6 } };
 
 typedef struct Front {
-    Rig        *rig;
-    int         number;
+    Rig *rig;
+    int number;
     const char *fault; /* what went wrong; cmocka's asserts belong to the main thread */
-    int         n_full, n_done;
+    int n_full, n_done;
 } Front;
 
 static void count_up(void *ctx)
@@ -66,8 +72,10 @@ static void check_answer(Front *f, Request *r, const GenerateRequest *g, int wha
     for (int32_t c = 0; c < g->n_choices; c++) {
         rig_truth(f->rig, g, c, &truth);
         int32_t n = request_count(r, c);
-        if (n > truth.n || (what == 0 && n < truth.n)) f->fault = "wrong number of tokens";
-        else if (memcmp(request_tokens(r, c), truth.tokens, (size_t)n * sizeof truth.tokens[0])) f->fault = "wrong tokens";
+        if (n > truth.n || (what == 0 && n < truth.n))
+            f->fault = "wrong number of tokens";
+        else if (memcmp(request_tokens(r, c), truth.tokens, (size_t)n * sizeof truth.tokens[0]))
+            f->fault = "wrong tokens";
     }
     RequestTimings t = request_timings(r);
     if (t.queue_ms < 0 || t.decode_ms < 0) f->fault = "wrong times";
@@ -149,7 +157,8 @@ static void test_close_while_running(void **state)
         for (int i = 0; i < N; i++) {
             pthread_join(waiters[i], NULL);
             FinishReason why = request_finish(r[i], 0);
-            assert_true(why == FINISH_LENGTH || (why == FINISH_CANCELLED && request_error(r[i], NULL) == ERR_CANCELLED));
+            assert_true(why == FINISH_LENGTH ||
+                        (why == FINISH_CANCELLED && request_error(r[i], NULL) == ERR_CANCELLED));
             request_close(r[i]);
         }
     }

@@ -16,14 +16,14 @@
 enum { N_PROMPTS = 5, N_TOKENS = 24, MAX_PROMPT = 70, VOCAB = 4096 };
 
 typedef struct Answers {
-    int32_t  n[N_PROMPTS], first[N_PROMPTS];
-    int32_t  tokens[N_PROMPTS][N_TOKENS];
+    int32_t n[N_PROMPTS], first[N_PROMPTS];
+    int32_t tokens[N_PROMPTS][N_TOKENS];
     uint64_t hashes[N_PROMPTS][N_TOKENS];
 } Answers;
 
 typedef struct Run {
     EngineOptions engine;
-    bool          drafts;
+    bool drafts;
     OracleOptions oracle;
 } Run;
 
@@ -43,7 +43,8 @@ static uint64_t hash_floats(const float *x, int32_t n)
     return h;
 }
 
-static void on_row(void *ctx, uint64_t id, int32_t choice, int32_t index, const float *logits, int32_t vocab, int32_t token)
+static void on_row(void *ctx, uint64_t id, int32_t choice, int32_t index, const float *logits, int32_t vocab,
+                   int32_t token)
 {
     Answers *a = ctx;
     int32_t at = a->n[id]++;
@@ -68,10 +69,16 @@ static GenerateRequest request_of(uint64_t id, int32_t *prompt)
         x = x * 6364136223846793005u + 1442695040888963407u;
         prompt[i] = 200 + (int32_t)(x >> 33) % 3800;
     }
-    return (GenerateRequest){ .id = id, .prompt = prompt, .n_prompt = n, .n_choices = 1, .max_tokens = N_TOKENS, .seed = 5 + id,
-                              .ignore_eos = true,
-                              .params = { .temperature = temperature, .top_p = 1, .n_logprobs = -1,
-                                          .repetition_penalty = id % 2 ? 1.1f : 1 } };
+    return (GenerateRequest){
+        .id = id,
+        .prompt = prompt,
+        .n_prompt = n,
+        .n_choices = 1,
+        .max_tokens = N_TOKENS,
+        .seed = 5 + id,
+        .ignore_eos = true,
+        .params = { .temperature = temperature, .top_p = 1, .n_logprobs = -1, .repetition_penalty = id % 2 ? 1.1f : 1 }
+    };
 }
 
 static Engine *open_engine(const Run *run, Answers *out)
@@ -113,7 +120,7 @@ static EngineStats run_all(const Run *run, Answers *out)
         GenerateRequest g = request_of(id, prompt);
         if (engine_submit(engine, &g, NULL, NULL, &r[id], &err)) fail_msg("%s", err.text);
     }
-    while (engine_step(engine)) { }
+    while (engine_step(engine)) {}
     for (int i = 0; i < N_PROMPTS; i++) {
         assert_int_equal(request_finish(r[i], 0), FINISH_LENGTH);
         request_close(r[i]);
@@ -137,8 +144,11 @@ static EngineStats check(const Run *run)
 
 static void check_drafted(int32_t nodes, bool chain, double p, int32_t n_seqs, int32_t n_blocks)
 {
-    Run run = { .engine = { .max_num_seqs = n_seqs, .max_num_batched_tokens = 300, .prefill_chunk = 17, .n_blocks = n_blocks }, .drafts = true,
-                .oracle = { .p = p, .n_nodes = nodes, .chain = chain, .max_depth = chain ? nodes - 1 : 12, .seed = 3 } };
+    Run run = {
+        .engine = { .max_num_seqs = n_seqs, .max_num_batched_tokens = 300, .prefill_chunk = 17, .n_blocks = n_blocks },
+        .drafts = true,
+        .oracle = { .p = p, .n_nodes = nodes, .chain = chain, .max_depth = chain ? nodes - 1 : 12, .seed = 3 }
+    };
     EngineStats s = check(&run);
     assert_true(s.draft_tokens > 0 && s.failed_drafts == 0);
     if (p == 1 && chain && n_seqs == 1) assert_int_equal(s.accepted_tokens, s.draft_tokens);

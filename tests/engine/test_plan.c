@@ -43,8 +43,8 @@ static void test_defaults(void **state)
     assert_int_equal(p.engine.max_num_batched_tokens, 512);
     assert_int_equal(p.engine.n_blocks, 8 * 4096 / 16); /* every sequence at full length */
     assert_int_equal(p.limits.max_rows, 512);
-    assert_int_equal(p.total_bytes, p.weight_bytes + p.scratch_bytes + p.pass_bytes + p.token_cache_bytes + p.state_bytes +
-                                        p.table_bytes + p.request_bytes);
+    assert_int_equal(p.total_bytes, p.weight_bytes + p.scratch_bytes + p.pass_bytes + p.token_cache_bytes +
+                                        p.state_bytes + p.table_bytes + p.request_bytes);
     assert_true(p.total_bytes <= p.budget_bytes && p.budget_bytes == (size_t)(8000 * MB * 0.9));
 }
 
@@ -83,11 +83,16 @@ static void check_advice(const PlanInput *in, const char *flag, const char *valu
     Plan p;
     PlanInput helped = *in;
     double number = strtod(value, NULL);
-    if (!strcmp(flag, "--max-model-len")) helped.engine.max_model_len = (int32_t)number;
-    else if (!strcmp(flag, "--max-num-seqs")) helped.engine.max_num_seqs = (int32_t)number;
-    else if (!strcmp(flag, "--max-num-batched-tokens")) helped.engine.max_num_batched_tokens = (int32_t)number;
-    else if (!strcmp(flag, "--gpu-memory-utilization")) helped.memory_fraction = number;
-    else fail_msg("no such flag: %s", flag);
+    if (!strcmp(flag, "--max-model-len"))
+        helped.engine.max_model_len = (int32_t)number;
+    else if (!strcmp(flag, "--max-num-seqs"))
+        helped.engine.max_num_seqs = (int32_t)number;
+    else if (!strcmp(flag, "--max-num-batched-tokens"))
+        helped.engine.max_num_batched_tokens = (int32_t)number;
+    else if (!strcmp(flag, "--gpu-memory-utilization"))
+        helped.memory_fraction = number;
+    else
+        fail_msg("no such flag: %s", flag);
     make(&p, &helped);
     assert_true(p.total_bytes <= p.budget_bytes);
 }
@@ -134,7 +139,9 @@ static void test_fraction_is_the_last_help(void **state)
     Plan p;
     Error err = { 0 };
     PlanInput in = input_of("nano", 8000 * MB);
-    in.engine = (EngineOptions){ .max_num_seqs = 1, .max_num_batched_tokens = 16, .max_model_len = 256, .max_request_bytes = MB };
+    in.engine = (EngineOptions){
+        .max_num_seqs = 1, .max_num_batched_tokens = 16, .max_model_len = 256, .max_request_bytes = MB
+    };
     make(&p, &in);
     in.available_bytes = (uint64_t)((double)p.total_bytes / 0.949);
     assert_int_equal(plan_make(&p, &in, &err), ERR_PLAN);
@@ -180,7 +187,8 @@ static void test_drafter_counts(void **state)
     in.drafter = d;
     make(&with, &in);
     assert_int_equal(with.block_bytes - without.block_bytes, 16 * sizeof(int32_t));
-    assert_int_equal(with.pass_bytes - without.pass_bytes, 512 * (2 + 1) * 256 * sizeof(float)); /* two taps, last hidden */
+    assert_int_equal(with.pass_bytes - without.pass_bytes,
+                     512 * (2 + 1) * 256 * sizeof(float)); /* two taps, last hidden */
     drafter_close(d);
 }
 
@@ -249,9 +257,11 @@ static void test_this_machine(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults), cmocka_unit_test(test_reality),        cmocka_unit_test(test_refusals_help),
-        cmocka_unit_test(test_fraction_is_the_last_help), cmocka_unit_test(test_length),   cmocka_unit_test(test_drafter_counts), cmocka_unit_test(test_missing_model),
-        cmocka_unit_test(test_text),     cmocka_unit_test(test_available),      cmocka_unit_test(test_this_machine),
+        cmocka_unit_test(test_defaults),      cmocka_unit_test(test_reality),
+        cmocka_unit_test(test_refusals_help), cmocka_unit_test(test_fraction_is_the_last_help),
+        cmocka_unit_test(test_length),        cmocka_unit_test(test_drafter_counts),
+        cmocka_unit_test(test_missing_model), cmocka_unit_test(test_text),
+        cmocka_unit_test(test_available),     cmocka_unit_test(test_this_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

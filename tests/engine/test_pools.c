@@ -158,8 +158,12 @@ static void test_groups_alloc(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pool_all_or_nothing), cmocka_unit_test(test_pool_shared_blocks), cmocka_unit_test(test_pool_double_give),
-        cmocka_unit_test(test_table_random),        cmocka_unit_test(test_slots),              cmocka_unit_test(test_group_bytes),
+        cmocka_unit_test(test_pool_all_or_nothing),
+        cmocka_unit_test(test_pool_shared_blocks),
+        cmocka_unit_test(test_pool_double_give),
+        cmocka_unit_test(test_table_random),
+        cmocka_unit_test(test_slots),
+        cmocka_unit_test(test_group_bytes),
         cmocka_unit_test(test_groups_alloc),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

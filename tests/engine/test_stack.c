@@ -56,7 +56,9 @@ static void test_default_params(void **state)
 {
     SampleParams p;
     Stack s = { 0 };
-    s.config = (ModelConfig){ .has_do_sample = true, .do_sample = true, .has_top_p = true, .top_p = 0.95f, .has_top_k = true, .top_k = 20 };
+    s.config = (ModelConfig){
+        .has_do_sample = true, .do_sample = true, .has_top_p = true, .top_p = 0.95f, .has_top_k = true, .top_k = 20
+    };
     stack_default_params(&s, &p);
     assert_float_equal(p.temperature, 1, 0);
     assert_float_equal(p.top_p, 0.95f, 0);
@@ -82,7 +84,12 @@ static void test_answers_from_its_thread(void **state)
     assert_string_equal(atomic_load(&progress.stage), "ready");
     assert_true(progress.total_bytes > 1000000 && progress.done_bytes == progress.total_bytes);
     int32_t prompt[] = { 300, 301, 302 };
-    GenerateRequest g = { .id = 1, .prompt = prompt, .n_prompt = 3, .n_choices = 1, .max_tokens = 20, .ignore_eos = true,
+    GenerateRequest g = { .id = 1,
+                          .prompt = prompt,
+                          .n_prompt = 3,
+                          .n_choices = 1,
+                          .max_tokens = 20,
+                          .ignore_eos = true,
                           .params = { .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1 } };
     Request *r;
     assert_int_equal(engine_submit(s.engine, &g, NULL, NULL, &r, &err), OK);
@@ -162,9 +169,12 @@ static void test_without_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_it_finds), cmocka_unit_test(test_default_params),
-        cmocka_unit_test(test_answers_from_its_thread), cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_drafter_stays_with_the_caller), cmocka_unit_test(test_without_memory),
+        cmocka_unit_test(test_what_it_finds),
+        cmocka_unit_test(test_default_params),
+        cmocka_unit_test(test_answers_from_its_thread),
+        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_drafter_stays_with_the_caller),
+        cmocka_unit_test(test_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,20 +10,20 @@
 enum { MAX_SEQS_SEEN = 64, MAX_IDS = 1024, SPARE = 20 };
 
 typedef struct SlotMemory {
-    bool    is_live;
+    bool is_live;
     int32_t n, next_anchor;
     int32_t tokens[MAX_IDS];
 } SlotMemory;
 
 typedef struct FakeDrafter {
-    Drafter            face; /* first: the two are converted into one another */
+    Drafter face; /* first: the two are converted into one another */
     FakeDrafterOptions options;
-    FakeDrafterCounts  counts;
-    CacheMemory        memory;
-    Chooser           *chooser;
-    float             *logits; /* [vocab] */
-    uint64_t           random;
-    SlotMemory         slots[MAX_SEQS_SEEN];
+    FakeDrafterCounts counts;
+    CacheMemory memory;
+    Chooser *chooser;
+    float *logits; /* [vocab] */
+    uint64_t random;
+    SlotMemory slots[MAX_SEQS_SEEN];
 } FakeDrafter;
 
 static const int32_t fake_taps[] = { 0, 1 };
@@ -147,7 +147,8 @@ static void spoil(FakeDrafter *f, const DraftJob *job)
     case 4: t->token[0] = (t->token[0] + 1) % f->options.model.vocab_size; break;
     case 5: t->n_nodes = t->max_nodes + 1; break;
     case 6: /* a proper tree, but deeper than was asked for */
-        for (at = 0; at >= 0 && t->depth[at] <= job->max_depth;) at = tree_add(t, at, (t->token[at] + 1) % f->options.model.vocab_size, 0);
+        for (at = 0; at >= 0 && t->depth[at] <= job->max_depth;)
+            at = tree_add(t, at, (t->token[at] + 1) % f->options.model.vocab_size, 0);
         if (at < 0) return;
         break;
     }
@@ -170,7 +171,8 @@ static Status fake_draft(Drafter *d, Stream *st, DraftJob *jobs, int n, Error *e
     f->counts.failed_calls += fails;
     for (int i = 0; i < n; i++) {
         DraftJob *job = &jobs[i];
-        CHECK(job->max_nodes >= 2 && job->max_nodes <= job->tree->max_nodes && job->max_depth >= 1 && job->max_depth < MAX_DEPTH);
+        CHECK(job->max_nodes >= 2 && job->max_nodes <= job->tree->max_nodes && job->max_depth >= 1 &&
+              job->max_depth < MAX_DEPTH);
         CHECK(!f->options.depth || job->max_depth <= f->options.depth);
         check_own_cache(f, job);
         tree_start(job->tree, job->anchor);
@@ -188,12 +190,17 @@ static Status fake_fits(const Drafter *d, const ModelInfo *target, Error *err)
 {
     const FakeDrafter *f = (const FakeDrafter *)d;
     if (target->vocab_size == f->options.model.vocab_size) return OK;
-    return error_set(err, ERR_INPUT, "the fake drafter has %d ids, the model %d", f->options.model.vocab_size, target->vocab_size);
+    return error_set(err, ERR_INPUT, "the fake drafter has %d ids, the model %d", f->options.model.vocab_size,
+                     target->vocab_size);
 }
 
 static int fake_groups(const Drafter *d, CacheGroup out[MAX_GROUPS])
 {
-    out[0] = (CacheGroup){ .name = "fake_kv", .kind = CACHE_PER_TOKEN, .tokens_per_entry = 1, .spare = SPARE, .n_layers = 1,
+    out[0] = (CacheGroup){ .name = "fake_kv",
+                           .kind = CACHE_PER_TOKEN,
+                           .tokens_per_entry = 1,
+                           .spare = SPARE,
+                           .n_layers = 1,
                            .entry_bytes = sizeof(int32_t) };
     return 1;
 }
@@ -218,15 +225,23 @@ Status fake_drafter_open(Drafter **out, const FakeDrafterOptions *options, Error
     if (!f) return error_set(err, ERR_NOMEM, "no memory for the fake drafter");
     f->options = *options;
     f->random = options->seed;
-    f->face = (Drafter){ .name = "fake", .fits = fake_fits, .groups = fake_groups, .bind = fake_bind, .begin = fake_begin,
-                         .observe = fake_observe, .draft = fake_draft, .forget = fake_forget, .close = fake_close };
+    f->face = (Drafter){ .name = "fake",
+                         .fits = fake_fits,
+                         .groups = fake_groups,
+                         .bind = fake_bind,
+                         .begin = fake_begin,
+                         .observe = fake_observe,
+                         .draft = fake_draft,
+                         .forget = fake_forget,
+                         .close = fake_close };
     if (options->wants_features) {
         f->face.n_taps = COUNT(fake_taps);
         f->face.taps = fake_taps;
         f->face.wants_last_hidden = true;
     }
     f->logits = mem_alloc_array((size_t)options->model.vocab_size, sizeof f->logits[0]);
-    Status s = f->logits ? chooser_open(&f->chooser, options->model.vocab_size, err) : error_set(err, ERR_NOMEM, "no memory for the fake drafter");
+    Status s = f->logits ? chooser_open(&f->chooser, options->model.vocab_size, err)
+                         : error_set(err, ERR_NOMEM, "no memory for the fake drafter");
     if (s) {
         fake_close(&f->face);
         return s;

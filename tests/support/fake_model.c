@@ -14,13 +14,13 @@ typedef struct Entry {
 } Entry;
 
 typedef struct FakeModel {
-    Model            face; /* first: the two are converted into one another */
-    ModelConfig      config;
+    Model face; /* first: the two are converted into one another */
+    ModelConfig config;
     FakeModelOptions options;
-    FakeModelCounts  counts;
-    CacheMemory      kv, state;
-    int32_t         *log;                       /* [max_rows] tokens of the last pass's uncertain rows */
-    int32_t          committed[MAX_SLOTS_SEEN]; /* what a slot has by now; -1 = a verify pass was not committed */
+    FakeModelCounts counts;
+    CacheMemory kv, state;
+    int32_t *log;                      /* [max_rows] tokens of the last pass's uncertain rows */
+    int32_t committed[MAX_SLOTS_SEEN]; /* what a slot has by now; -1 = a verify pass was not committed */
 } FakeModel;
 
 /* ---- the function ---- */
@@ -73,9 +73,17 @@ void fake_model_logits(const FakeModelOptions *o, const int32_t *tokens, int32_t
 static int fake_groups(const Model *m, CacheGroup out[MAX_GROUPS])
 {
     const FakeModel *f = (const FakeModel *)m;
-    out[0] = (CacheGroup){ .name = "kv", .kind = CACHE_PER_TOKEN, .tokens_per_entry = 1, .spare = f->options.limits.max_uncertain_rows,
-                           .n_layers = LAYERS, .entry_bytes = sizeof(Entry), .in_prefix = true };
-    out[1] = (CacheGroup){ .name = "state", .kind = CACHE_PER_SEQ, .tokens_per_entry = 1, .n_layers = LAYERS,
+    out[0] = (CacheGroup){ .name = "kv",
+                           .kind = CACHE_PER_TOKEN,
+                           .tokens_per_entry = 1,
+                           .spare = f->options.limits.max_uncertain_rows,
+                           .n_layers = LAYERS,
+                           .entry_bytes = sizeof(Entry),
+                           .in_prefix = true };
+    out[1] = (CacheGroup){ .name = "state",
+                           .kind = CACHE_PER_SEQ,
+                           .tokens_per_entry = 1,
+                           .n_layers = LAYERS,
                            .entry_bytes = sizeof(uint64_t) };
     return 2;
 }
@@ -91,7 +99,8 @@ static void fake_bind(Model *m, const CacheMemory memory[MAX_GROUPS])
 
 static Entry *kv_at(const FakeModel *f, int layer, int32_t store)
 {
-    CHECK(store >= f->kv.block_size && ((size_t)store + 1) * sizeof(Entry) <= f->kv.layer_bytes); /* never the dump block */
+    CHECK(store >= f->kv.block_size &&
+          ((size_t)store + 1) * sizeof(Entry) <= f->kv.layer_bytes); /* never the dump block */
     return (Entry *)((char *)f->kv.data + (size_t)layer * f->kv.layer_bytes) + store;
 }
 
@@ -170,7 +179,8 @@ static uint64_t committed_hash(const FakeModel *f, const BatchSeq *q, uint64_t s
     return kv;
 }
 
-static void put_logits(const FakeModel *f, const Batch *b, const BatchSeq *q, int32_t row, uint64_t kv, const uint64_t state[LAYERS])
+static void put_logits(const FakeModel *f, const Batch *b, const BatchSeq *q, int32_t row, uint64_t kv,
+                       const uint64_t state[LAYERS])
 {
     for (int32_t o = 0; o < b->n_outputs; o++) {
         if (b->output[o] != row) continue;
@@ -218,7 +228,8 @@ static void count_batch(FakeModel *f, const Batch *b)
     if (b->n_rows > c->most_rows) c->most_rows = b->n_rows;
     if (b->n_seqs > c->most_seqs) c->most_seqs = b->n_seqs;
     for (int32_t s = 0; s < b->n_seqs; s++)
-        if (b->seqs[s].phase == SEQ_PROMPT && b->seqs[s].n_rows > c->most_prompt_rows) c->most_prompt_rows = b->seqs[s].n_rows;
+        if (b->seqs[s].phase == SEQ_PROMPT && b->seqs[s].n_rows > c->most_prompt_rows)
+            c->most_prompt_rows = b->seqs[s].n_rows;
 }
 
 static void fake_forward(Model *m, Stream *st, Batch *b)
@@ -278,10 +289,20 @@ Status fake_model_open(Model **out, Backend *backend, const FakeModelOptions *op
         return error_set(err, ERR_NOMEM, "no memory for the fake model's log");
     }
     f->config = (ModelConfig){ .vocab_size = options->vocab_size, .hidden_size = HIDDEN, .max_position = 1 << 20 };
-    f->face = (Model){ .info = { .config = &f->config, .name = "fake", .vocab_size = options->vocab_size, .hidden_size = HIDDEN,
-                                 .n_layers = LAYERS, .max_context = 1 << 20, .act = DT_F32 },
-                       .ops = backend_ops(backend), .backend = backend, .groups = fake_groups, .bind = fake_bind,
-                       .forward = fake_forward, .commit = fake_commit, .close = fake_close };
+    f->face = (Model){ .info = { .config = &f->config,
+                                 .name = "fake",
+                                 .vocab_size = options->vocab_size,
+                                 .hidden_size = HIDDEN,
+                                 .n_layers = LAYERS,
+                                 .max_context = 1 << 20,
+                                 .act = DT_F32 },
+                       .ops = backend_ops(backend),
+                       .backend = backend,
+                       .groups = fake_groups,
+                       .bind = fake_bind,
+                       .forward = fake_forward,
+                       .commit = fake_commit,
+                       .close = fake_close };
     *out = &f->face;
     return OK;
 }
