@@ -45,6 +45,24 @@ typedef struct GdnLog {
     Tensor  mix;   /* [n_rows, channels] f32 rows before the convolution (they are the conv state) */
 } GdnLog;
 
+/* Picking one candidate a row from left to right (DFlash 2). Lines of rows do not know of each other. */
+typedef struct PickLine {
+    int32_t      first, n_rows; /* rows of the tensors below */
+    int32_t      anchor;        /* predecessor of the first row */
+    float        temperature;   /* 0, or what scores are divided by before `noise` is added */
+    const float *noise;         /* [n_rows][k]; NULL = none */
+} PickLine;
+
+typedef struct PickJob {
+    int32_t              n_lines, k;
+    const PickLine      *lines;
+    const int32_t       *candidate; /* [n_rows][k] ids; -1 = none from here on */
+    const float         *logit;     /* [n_rows][k] */
+    Tensor               edge;      /* [n_rows, rank] f32 */
+    const struct Weight *predecessor, *successor; /* [vocab, rank] */
+    int32_t             *picked;    /* out [n_rows] place among the row's candidates */
+} PickJob;
+
 typedef struct Ops {
     /* out[r] = row token[r] of table (widened to f32), or soft[soft_row[r]]. out [n_rows, hidden] f32. */
     void (*embed)(Stream *, Tensor out, const struct Weight *table, const Batch *batch);
@@ -126,6 +144,24 @@ typedef struct Ops {
      * recurrent state; conv state = last 3 raw rows of the path (older ones from the old state). */
     void (*gated_delta_commit)(Stream *, const GatedDelta *p, StateView state, StateView conv_state, int32_t channels,
                                const Batch *batch, GdnLog log, const Commit *commits, int n);
+
+    /* ---- drafters, docs/spec/speculation.md 1.2 and 1.11 ---- */
+
+    /* x = x * factor; then, if cap > 0, x = cap * tanh(x / cap). x f32 [n, d]. */
+    void (*scale_cap)(Stream *, Tensor x, float factor, float cap);
+
+    /* Convolution along the rows of a block, nothing before its first row; weights are a part of the layer's and a part
+     * of the row's own: out[i][c] = sum over t = 0 .. kernel - 1 ascending, from +0, by fma, of
+     *   (base[t][c] + dynamic[i][t][c / group]) * x[i - t][c]
+     * x f32 [n, d], n a multiple of block_rows; base [kernel][d]; dynamic f32 [n, kernel * (d / group)] (a view of wider
+     * rows); out act or f32 [n, d]. */
+    void (*block_conv)(Stream *, Tensor out, Tensor x, const float *base, Tensor dynamic, int32_t kernel,
+                       int32_t block_rows);
+
+    /* Row by row of a line: with p the id picked before (at first the anchor) and h[r] = predecessor[p][r] * edge[r],
+     *   score(c) = logit(c) + lane sum over r of h[r] * successor[c][r]
+     * picks the largest score, or score / temperature + noise where a temperature is given; ties to the first. */
+    void (*pick)(Stream *, const PickJob *job);
 } Ops;
 
 /* Positions of one partial softmax. Part of the contract. */

@@ -20,6 +20,7 @@ typedef struct ModelInfo {
     Numerics           numerics;
     size_t             weight_bytes; /* resident */
     size_t             read_bytes_per_pass; /* weights that a one-row pass reads (for bandwidth figures) */
+    const Weight      *embed, *head; /* borrowed: [vocab, hidden] tables that drafters share; NULL where there are none */
 } ModelInfo;
 
 typedef struct ModelLimits { /* from the plan; scratch is sized by them once */

@@ -167,6 +167,8 @@ static Status load(Decoder *d, const Safetensors *file, const ModelOptions *opti
     ModelInfo *info = &d->model.info;
     info->weight_bytes = weights_bytes(&d->weights);
     info->read_bytes_per_pass = bytes_per_pass(d);
+    info->embed = &d->embed_tokens;
+    info->head = &d->lm_head;
     info->numerics.fingerprint = decoder_fingerprint(d);
     return OK;
 }

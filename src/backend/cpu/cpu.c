@@ -11,6 +11,7 @@ static void add_scalar(Ops *ops)
     cpu_scalar_add_attention(ops);
     cpu_scalar_add_conv(ops);
     cpu_scalar_add_gated_delta(ops);
+    cpu_scalar_add_draft(ops);
 }
 
 #if defined(__x86_64__)

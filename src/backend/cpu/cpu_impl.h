@@ -18,6 +18,7 @@ void cpu_scalar_add_rope(Ops *ops);        /* rope */
 void cpu_scalar_add_attention(Ops *ops);   /* attention */
 void cpu_scalar_add_conv(Ops *ops);        /* conv_silu */
 void cpu_scalar_add_gated_delta(Ops *ops); /* gated_delta, gated_delta_commit */
+void cpu_scalar_add_draft(Ops *ops);       /* scale_cap, block_conv, pick */
 
 void cpu_avx512_add_linear(Ops *ops);
 void cpu_avx512_add_norm(Ops *ops);
