@@ -1,0 +1,167 @@
+/* Guesses under the request's own rules: what the target will not be allowed to choose is not proposed, and penalties,
+ * left out, would push accepted runs apart as a text grows (docs/spec/speculation.md 2.5).
+ *
+ * A chain is chosen row by row as the target chooses, filters and noise included, with the drafter's logits in place of
+ * the target's. In a tree a row has many pasts: rules are applied as if every row stood behind the anchor, and the noise
+ * is added to the tempered logits, so that the prefixes with the best sums are those likely to be drawn. Masks and forced
+ * tokens of a grammar are known for the first row only. */
+#include "speculation/dflash_guess.h"
+
+#include "base/memory.h"
+#include "sampling/noise.h"
+#include "sampling/row.h"
+#include "sampling/rules.h"
+#include "sampling/topk.h"
+
+#include <string.h>
+
+Status dflash_guess_open(DflashGuess *g, int32_t vocab_size, int32_t n_usable, int32_t tree_budget, bool is_uncoupled, Error *err)
+{
+    *g = (DflashGuess){ .vocab_size = vocab_size, .n_usable = n_usable, .is_uncoupled = is_uncoupled };
+    g->marks = mem_alloc_array((size_t)vocab_size, sizeof *g->marks);
+    Status s = g->marks ? OK : error_set(err, ERR_NOMEM, "no memory to guess tokens");
+    if (!s) s = chooser_open(&g->chooser, vocab_size, err);
+    if (!s && tree_budget > 0) s = ddtree_open(&g->trees, tree_budget, MAX_DEPTH - 1, err);
+    if (s) dflash_guess_close(g);
+    return s;
+}
+
+void dflash_guess_close(DflashGuess *g)
+{
+    chooser_close(g->chooser);
+    ddtree_close(g->trees);
+    mem_free(g->marks);
+    *g = (DflashGuess){ 0 };
+}
+
+/* ---- rules of a row that does not exist yet ---- */
+
+typedef struct GuessRule {
+    RowRule      rule;
+    SampleParams params;
+    History      history;
+    int32_t      path[MAX_DEPTH];
+} GuessRule;
+
+bool dflash_guess_is_coupled(const DflashGuess *g, const DraftJob *job)
+{
+    return job->temperature > 0 && !g->is_uncoupled;
+}
+
+static void rule_init(const DflashGuess *g, const DraftJob *job, GuessRule *r)
+{
+    static const SampleParams plain = { .top_p = 1, .repetition_penalty = 1 };
+    *r = (GuessRule){ .rule = { .forced = -1 }, .params = plain };
+    r->params.temperature = job->temperature;
+    if (job->rule) {
+        r->rule = *job->rule;
+        r->params = *job->rule->params;
+        if (job->rule->history) r->history = *job->rule->history;
+    }
+    CHECK(r->history.n_path < MAX_DEPTH);
+    if (r->history.n_path > 0) memcpy(r->path, r->history.path, (size_t)r->history.n_path * sizeof *r->path);
+    r->history.path = r->path;
+    r->rule.history = &r->history;
+    r->rule.params = &r->params;
+    if (r->rule.n_valid <= 0 || r->rule.n_valid > g->n_usable) r->rule.n_valid = g->n_usable;
+    r->params.n_logprobs = -1;
+    if (!dflash_guess_is_coupled(g, job)) r->params.temperature = 0;
+}
+
+/* The rule of the next row, behind `token`. */
+static void rule_step(GuessRule *r, int32_t token)
+{
+    if (r->history.n_path < MAX_DEPTH) r->path[r->history.n_path++] = token;
+    r->rule.forced = -1;
+    r->rule.mask = NULL;
+}
+
+/* ---- chains ---- */
+
+bool dflash_guess_chain(DflashGuess *g, Tensor logits, const DraftJob *job)
+{
+    GuessRule r;
+    rule_init(g, job, &r);
+    for (int32_t i = 0; i < logits.shape[0]; i++) {
+        Choice choice;
+        choose(g->chooser, tensor_f32(logits, i), &r.rule, job->draw, (uint32_t)(job->n_committed + 1 + i), &choice);
+        if (!choice.is_finite) return i > 0;
+        tree_add(job->tree, i, choice.token, 0);
+        rule_step(&r, choice.token);
+    }
+    return true;
+}
+
+/* ---- trees ---- */
+
+static void force(float *x, int32_t n, int32_t token)
+{
+    for (int32_t i = 0; i < n; i++) x[i] = i == token ? 0 : -INFINITY;
+}
+
+/* Applies the request's rules to the rows in place. False: a row is broken. */
+static bool apply_rules(DflashGuess *g, Tensor logits, GuessRule *r)
+{
+    for (int32_t i = 0; i < logits.shape[0]; i++) {
+        float *x = tensor_f32(logits, i);
+        if (!row_is_usable(x, g->vocab_size)) return false;
+        if (r->rule.forced >= 0) force(x, g->vocab_size, r->rule.forced);
+        else if (rules_change(&r->rule)) rules_apply(x, r->rule.n_valid, &r->rule, g->marks);
+        r->rule.forced = -1;
+        r->rule.mask = NULL;
+    }
+    return true;
+}
+
+/* Scores become score / temperature + noise. What cannot come within FAR of the best is left out unseen: as a share of
+ * the draw it is under 1e-5 an id. */
+static void couple_row(float *x, int32_t n, float temperature, DrawKey key, uint32_t index)
+{
+    static const float FAR = 12;
+    for (int32_t i = 0; i < n; i++) x[i] /= temperature;
+    float most = row_max(x, n);
+    if (!isfinite(most)) return;
+    int32_t best = 0;
+    while (x[best] != most) best++;
+    const float limit = most + gumbel_noise(key, index, (uint32_t)best) - FAR;
+    for (int32_t first = 0; first < n; first += NOISE_CHUNK) {
+        int32_t count = n - first < NOISE_CHUNK ? n - first : NOISE_CHUNK;
+        float *at = x + first;
+        uint32_t words[NOISE_CHUNK];
+        bool is_near = row_max(at, count) + NOISE_MAX >= limit;
+        if (is_near) noise_words(key, index, (uint32_t)first, words);
+        for (int32_t i = 0; i < count; i++) {
+            bool may_win = is_near && at[i] + noise_bound(words[i]) >= limit;
+            at[i] = may_win ? at[i] + noise_of_word(words[i]) : -INFINITY;
+        }
+    }
+}
+
+bool dflash_guess_tree(DflashGuess *g, Tensor logits, DdTreeShape shape, const DraftJob *job)
+{
+    GuessRule r;
+    rule_init(g, job, &r);
+    if (!apply_rules(g, logits, &r)) return false;
+    for (int32_t i = 0; i < logits.shape[0] && dflash_guess_is_coupled(g, job); i++)
+        couple_row(tensor_f32(logits, i), r.rule.n_valid, job->temperature, job->draw, (uint32_t)(job->n_committed + 1 + i));
+    Tensor usable = tensor_2d_strided(logits.data, DT_F32, logits.shape[0], r.rule.n_valid, logits.stride[0]);
+    return ddtree_grow(g->trees, usable, shape, job->tree, NULL) == OK;
+}
+
+/* ---- candidates ---- */
+
+int32_t dflash_guess_candidates(DflashGuess *g, Tensor logits, int32_t k, const DraftJob *job, int32_t *id, float *logit,
+                                float *noise)
+{
+    GuessRule r;
+    rule_init(g, job, &r);
+    if (!apply_rules(g, logits, &r)) return -1;
+    for (int32_t i = 0; i < logits.shape[0]; i++, id += k, logit += k, noise += k) {
+        int32_t n = topk_list(tensor_f32(logits, i), r.rule.n_valid, k, id, logit);
+        if (n == 0) return i;
+        for (int32_t c = n; c < k; c++) id[c] = -1;
+        for (int32_t c = 0; c < n; c++)
+            noise[c] = gumbel_noise(job->draw, (uint32_t)(job->n_committed + 1 + i), (uint32_t)id[c]);
+    }
+    return (int32_t)logits.shape[0];
+}
