@@ -71,8 +71,11 @@ static Status prepare_message(Server *s, json_t *message, size_t i, Error *err)
     if (!json_is_object(message)) return error_set_param(err, ERR_INPUT, "messages", "messages[%zu] must be an object", i);
     const char *role = json_string_value(json_object_get(message, "role"));
     if (!role) return error_set_param(err, ERR_INPUT, "messages", "messages[%zu].role must be a string", i);
-    /* OpenAI's newer name for the same; no template of the models here knows it. */
-    if (strcmp(role, "developer") == 0) json_object_set_new(message, "role", json_string("system"));
+    bool may_be_empty = strcmp(role, "assistant") == 0, is_developer = strcmp(role, "developer") == 0;
+    /* OpenAI's newer name for the same; no template of the models here knows it. role itself is gone then. */
+    if (is_developer && json_object_set_new(message, "role", json_string("system"))) {
+        return error_set(err, ERR_NOMEM, "no memory for messages[%zu]", i);
+    }
 
     json_t *calls = json_object_get(message, "tool_calls"), *content = json_object_get(message, "content"), *call;
     size_t k;
@@ -81,7 +84,6 @@ static Status prepare_message(Server *s, json_t *message, size_t i, Error *err)
     }
     json_array_foreach(calls, k, call) open_arguments(call);
     if (json_is_array(content)) return check_parts(s, message, i, content, err);
-    bool may_be_empty = strcmp(role, "assistant") == 0;
     if (json_is_string(content) || (may_be_empty && (!content || json_is_null(content)))) return OK;
     return bad_content(i, "must be a string or an array of parts", err);
 }

@@ -13,7 +13,6 @@
 #include "base/memory.h"
 
 #include <string.h>
-#include <sys/socket.h>
 
 void http_watch_accepting(Http *h)
 {
@@ -36,13 +35,14 @@ static void conn_free(Conn *c)
     http_watch_accepting(h);
 }
 
-/* shutdown() and not close(): evhttp owns the descriptor, and finds the end of file on its own way. */
+/* Plays the end of file to evhttp, which owns the connection, soon and not now: we may be inside a callback of its
+ * buffers. A real one, by shutdown(), would come behind all that the client has sent, and might never be read. */
 void conn_cut(Conn *c, const char *why)
 {
     if (c->is_cut) return;
     log_info("server", "cutting off a client that %s", why);
     c->is_cut = true;
-    shutdown(bufferevent_getfd(c->bev), SHUT_RDWR);
+    bufferevent_trigger_event(c->bev, BEV_EVENT_EOF | BEV_EVENT_READING, BEV_TRIG_DEFER_CALLBACKS);
 }
 
 /* Bytes came in or were parsed. Counted are those that came since the request began: for a body in chunks evhttp moves
@@ -89,6 +89,7 @@ struct bufferevent *conn_new(struct event_base *base, void *http)
     if (c->next) c->next->prev = c;
     h->conns = c;
     h->n_conns++;
+    http_watch_accepting(h);
     event_active(h->adopt_event, EV_TIMEOUT, 1);
     return bev;
 }
@@ -131,7 +132,6 @@ void conn_adopt_new(Http *h)
         while (c->next && !c->next->evcon) c = c->next;
         conn_adopt(c);
     }
-    http_watch_accepting(h);
 }
 
 Conn *conn_of(Http *h, struct evhttp_request *raw)

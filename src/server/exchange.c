@@ -40,6 +40,7 @@ static void slot_clear(Exchange *x)
     x->code = 0;
     atomic_store(&x->is_gone, false);
     atomic_store(&x->is_cancelled, false);
+    atomic_store(&x->wants_tick, false);
 }
 
 void exchange_slots_close(Http *h)
@@ -308,6 +309,7 @@ void exchange_check_times(Http *h, double now)
 {
     for (int i = 0; i < h->limits.max_requests; i++) {
         Exchange *x = &h->slots[i];
+        if (x->is_live && atomic_exchange(&x->wants_tick, false)) h->hooks.post(h->hooks.ctx, x);
         if (!x->is_live || !x->conn || !x->has_started) continue;
         if (x->blocked_ms > 0 && now - x->blocked_ms > h->limits.stall_ms) conn_cut(x->conn, "reads too slowly");
         if (x->blocked_ms == 0 && now - x->sent_ms > h->limits.keep_alive_ms) send_chunk(x, ": still here\n\n", 14);

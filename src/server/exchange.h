@@ -26,6 +26,7 @@ struct Exchange {
     WorkItem work;
     atomic_bool is_gone;      /* any thread: the client left, or reads too slowly; nothing it is sent arrives */
     atomic_bool is_cancelled; /* any thread: the server is stopping; end now and say so */
+    atomic_bool wants_tick;   /* a worker sets it to get another turn within a quarter of a second */
 
     /* Worker, during its turn. */
     const void      *route;

@@ -25,7 +25,7 @@ struct Conn {
     Exchange                 *exchange;   /* being answered on it, or NULL */
     double                    partial_ms; /* since when part of a request is here; 0 = none */
     int64_t                   n_input;    /* bytes in the input buffer */
-    bool                      is_cut;     /* we shut it down; its end is on the way */
+    bool                      is_cut;     /* its end is on the way */
 };
 
 struct Http {

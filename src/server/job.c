@@ -119,14 +119,17 @@ static bool any_runs(const Job *j)
     return false;
 }
 
-/* Submits as many prompts as the engine takes. A full queue is an error only while nothing of ours runs, whose end would
- * bring us back here. */
+/* Submits as many prompts as the engine takes. A full queue refuses the first; the others wait for the end of one of ours,
+ * or, when strangers filled the queue, for the next tick. */
 static Status submit_more(Job *j, Error *err)
 {
     while (j->n_submitted < j->n_prompts) {
         Error e = { .status = OK };
         Status s = submit_prompt(j, &j->prompts[j->n_submitted], &e);
-        if (s == ERR_FULL && any_runs(j)) return OK;
+        if (s == ERR_FULL && j->n_submitted > 0) {
+            if (!any_runs(j)) atomic_store(&j->x->wants_tick, true);
+            return OK;
+        }
         if (s) {
             *err = e;
             return s;
@@ -210,7 +213,8 @@ static void take_token(Job *j, JobChoice *c, int32_t token)
     end_choice(c, FINISH_STOP);
 }
 
-/* Takes up to max tokens that the engine has published. */
+/* Takes up to max tokens that the engine has published. Errors and cancels end the job, not the choice: they are left to
+ * check_failures() in the turn that their news brings. */
 static void take_tokens(Job *j, JobChoice *c, int32_t max)
 {
     Request *r = c->prompt->request;
@@ -218,6 +222,7 @@ static void take_tokens(Job *j, JobChoice *c, int32_t max)
     FinishReason why = request_finish(r, c->choice); /* before the count: once it is set, the count is final */
     int32_t n = request_count(r, c->choice);
     const int32_t *tokens = request_tokens(r, c->choice);
+    if (why == FINISH_ERROR || why == FINISH_CANCELLED) why = FINISH_NONE;
     if (j->drops_output) {
         if (why) end_choice(c, FINISH_LENGTH);
         return;
