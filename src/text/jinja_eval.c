@@ -163,7 +163,7 @@ Value value_attribute(Interp *in, Value object, Str name)
 static Value string_item(Interp *in, Str s, int64_t i)
 {
     Value missing = { .type = V_MISSING };
-    if (!interp_charge_bytes(in, s.len)) return missing;
+    if (!interp_charge(in, (int64_t)(s.len / 64))) return missing;
     if (i < 0) i += (int64_t)utf8_count(s.data, s.len);
     const char *p = s.data, *end = s.data + s.len;
     if (i < 0) return missing;

@@ -626,12 +626,14 @@ static Node *parse_target_item(Parser *p, bool with_attribute)
     Node *n;
     if (skip_op(p, '(')) {
         NodeList list = { 0 };
+        bool comma = false;
         while (!p->failed && !is_op(p, ')')) {
             list_add(p, &list, parse_target_item(p, with_attribute));
             if (!skip_op(p, ',')) break;
+            comma = true;
         }
         expect_op(p, ')', "\")\"");
-        n = list_node(p, N_TUPLE, &list);
+        n = list.n == 1 && !comma ? list.items[0] : list_node(p, N_TUPLE, &list);
     } else {
         if (current(p)->type == T_NAME && is_constant_name(current(p)->text, &value)) fail(p, "a constant cannot be assigned");
         else if (current(p)->type != T_NAME) expected(p, "a name");
@@ -661,11 +663,18 @@ static Node *parse_target(Parser *p, Node *(*parse_item)(Parser *))
 
 static void expect_block_end(Parser *p) { expect_type(p, T_BLOCK_END, "\"%}\""); }
 
+/* The end of a tag that opens a body; "{% if x: %}" is allowed, too. */
+static void begin_body(Parser *p)
+{
+    skip_op(p, ':');
+    expect_block_end(p);
+}
+
 /* The statements up to {% end %}, which goes too. */
 static Node *parse_body(Parser *p, const char *end)
 {
     const char *const ends[] = { end, NULL };
-    expect_block_end(p);
+    begin_body(p);
     Node *body = parse_statements(p, ends);
     advance(p);
     return body;
@@ -678,7 +687,7 @@ static Node *parse_if(Parser *p)
     NodeList tests = { 0 }, bodies = { 0 };
     do {
         list_add(p, &tests, parse_tuple_of(p, parse_or, false));
-        expect_block_end(p);
+        begin_body(p);
         list_add(p, &bodies, parse_statements(p, ends));
     } while (!p->failed && skip_word(p, "elif"));
     Node *otherwise = NULL;
@@ -700,7 +709,7 @@ static Node *parse_for(Parser *p)
     n->loop.iterable = parse_tuple_of(p, parse_or, false);
     if (skip_word(p, "if")) n->loop.filter = parse_expression(p);
     if (is_word(p, "recursive")) fail(p, "recursive loops are not supported");
-    expect_block_end(p);
+    begin_body(p);
     p->loops++;
     n->loop.body = parse_statements(p, ends);
     p->loops--;
@@ -787,6 +796,12 @@ static bool at_one_of(const Parser *p, const char *const *ends)
     return false;
 }
 
+static const char *last_of(const char *const *ends)
+{
+    while (ends[1]) ends++;
+    return *ends;
+}
+
 static Node *parse_text(Parser *p)
 {
     Node *n = new_node(p, N_TEXT);
@@ -825,7 +840,7 @@ static Node *parse_statements(Parser *p, const char *const *ends)
         *last = n;
         last = &n->next;
     }
-    if (ends && current(p)->type == T_END) fail(p, "%s is missing", ends[1] ? ends[1] : ends[0]);
+    if (ends && current(p)->type == T_END) fail(p, "%s is missing", last_of(ends));
     leave(p);
     return first;
 }

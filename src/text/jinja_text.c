@@ -112,10 +112,10 @@ const char *text_find(Interp *in, Str s, Str part, bool last)
 }
 
 /* 'abc'.replace('', '-') puts it between all characters. */
-static void replace_nothing(Buf *b, Str s, Str new, int64_t max)
+static void replace_nothing(Interp *in, Buf *b, Str s, Str new, int64_t max)
 {
     const char *p = s.data, *end = s.data + s.len;
-    for (int64_t i = 0; i < max; i++) {
+    for (int64_t i = 0; i < max && interp_charge(in, (i & 3) == 3); i++) {
         buf_append(b, new.data, new.len);
         if (p == end) return;
         const char *begin = p;
@@ -131,11 +131,13 @@ Value text_replace(Interp *in, Str s, Str old, Str new, int64_t max)
     if (max < 0) max = INT64_MAX;
     text_begin(&b);
     if (old.len == 0) {
-        replace_nothing(&b, s, new, max);
+        replace_nothing(in, &b, s, new, max);
         return text_end(in, &b);
     }
     const char *p = s.data, *end = s.data + s.len, *hit;
-    while (max-- > 0 && p < end && (hit = memmem(p, (size_t)(end - p), old.data, old.len))) {
+    for (int64_t i = 0; i < max && p < end && interp_charge(in, (i & 3) == 3); i++) {
+        hit = memmem(p, (size_t)(end - p), old.data, old.len);
+        if (!hit) break;
         buf_append(&b, p, (size_t)(hit - p));
         buf_append(&b, new.data, new.len);
         p = hit + old.len;
