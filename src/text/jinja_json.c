@@ -64,7 +64,7 @@ static int shortest_digits(double f, char digits[20], int *exponent)
     for (const char *p = text; *p && *p != 'e'; p++) {
         if (*p >= '0' && *p <= '9') digits[n++] = *p;
     }
-    *exponent = atoi(strchr(text, 'e') + 1);
+    *exponent = (int)strtol(strchr(text, 'e') + 1, NULL, 10);
     return n;
 }
 

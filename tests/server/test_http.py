@@ -801,6 +801,8 @@ class TestLife(unittest.TestCase):
     def test_loading(self):
         with serve("load_ms=800", ready=False) as server:
             status, body = server.get("/health")
+            while status == 503 and not body["stage"]:  # the loading thread has not begun yet
+                status, body = server.get("/health")
             self.assertEqual((status, body["status"], body["stage"], body["total_bytes"]), (503, "loading", "weights", 1000))
             self.assertLess(body["done_bytes"], 1000)
             status, body, headers = server.request("POST", CHAT, body=chat())
