@@ -20,17 +20,17 @@ struct Mtp {
     Tensor           joined;                        /* scratch [max_rows, 2 * hidden] act: what fc reads */
 };
 
-Status mtp_check(const ModelConfig *target, Error *err)
+Status mtp_check(const ModelInfo *target, Error *err)
 {
-    if (target->family != FAMILY_QWEN3_5)
+    const ModelConfig *c = target->config;
+    if (c->family != FAMILY_QWEN3_5)
         return error_set(err, ERR_UNSUPPORTED, "MTP drafts need a qwen3_5 model; model_type %s has no MTP module",
-                         target->model_type);
-    if (target->mtp_layers == 0)
+                         c->model_type);
+    if (c->mtp_layers == 0)
         return error_set(err, ERR_UNSUPPORTED, "this %s model has no MTP module: its config.json has no "
-                         "mtp_num_hidden_layers", target->model_type);
-    if (target->mtp_layers != 1)
-        return error_set(err, ERR_UNSUPPORTED, "MTP modules of one layer can be run, this one has %d",
-                         target->mtp_layers);
+                         "mtp_num_hidden_layers", c->model_type);
+    if (c->mtp_layers != 1)
+        return error_set(err, ERR_UNSUPPORTED, "MTP modules of one layer can be run, this one has %d", c->mtp_layers);
     return OK;
 }
 
@@ -61,7 +61,7 @@ static size_t place(Mtp *m, char *memory)
 }
 
 /* A module without weights, scratch or a target. */
-static Status mtp_new(Mtp **out, const ModelConfig *target, DType act, int32_t max_rows, int32_t max_outputs, Error *err)
+static Status mtp_new(Mtp **out, const ModelInfo *target, int32_t max_rows, int32_t max_outputs, Error *err)
 {
     *out = NULL;
     Status s = mtp_check(target, err);
@@ -69,24 +69,24 @@ static Status mtp_new(Mtp **out, const ModelConfig *target, DType act, int32_t m
     Mtp *m = mem_alloc(sizeof *m);
     if (!m) return error_set(err, ERR_NOMEM, "no memory for an MTP module");
     Decoder *d = &m->decoder;
-    d->config = *target;
+    d->config = *target->config;
     d->config.n_layers = d->n_kv_layers = 1;
     d->config.layer_type[0] = LAYER_FULL_ATTENTION;
     d->config.gdn_key_heads = d->config.gdn_value_heads = 0; /* no scratch for layers that are not there */
     d->limits = (ModelLimits){ .max_rows = max_rows, .max_outputs = max_outputs, .max_seqs = max_rows };
-    d->model.info = (ModelInfo){ .config = &d->config, .name = "mtp", .vocab_size = target->vocab_size,
-                                 .hidden_size = target->hidden_size, .n_layers = 1, .act = act,
-                                 .numerics = { .kv = act } };
+    d->model.info = (ModelInfo){ .config = &d->config, .name = "mtp", .vocab_size = d->config.vocab_size,
+                                 .hidden_size = d->config.hidden_size, .n_layers = 1, .act = target->act,
+                                 .numerics = { .kv = target->act } };
     declare(m);
     *out = m;
     return OK;
 }
 
-Status mtp_needs(MtpNeeds *out, const ModelConfig *target, DType act, int32_t max_rows, int32_t max_outputs, Error *err)
+Status mtp_needs(const ModelInfo *target, int32_t max_rows, int32_t max_outputs, MtpNeeds *out, Error *err)
 {
     Mtp *m;
-    Status s = mtp_new(&m, target, act, max_rows, max_outputs, err);
-    if (!s) s = weights_check_part(&m->decoder.weights, "mtp.", target, NULL, err);
+    Status s = mtp_new(&m, target, max_rows, max_outputs, err);
+    if (!s) s = weights_check_part(&m->decoder.weights, "mtp.", &m->decoder.config, NULL, err);
     if (!s) *out = (MtpNeeds){ weights_bytes(&m->decoder.weights), place(m, NULL), mtp_group(m) };
     mtp_close(m);
     return s;
@@ -138,7 +138,7 @@ Status mtp_open(Mtp **out, const Model *target, const MtpLoad *load, Error *err)
     if (strcmp(target->info.name, qwen3_5_kind.name) != 0)
         return error_set(err, ERR_UNSUPPORTED, "MTP drafts need a qwen3_5 model; a %s model has no MTP module",
                          target->info.name);
-    Status s = mtp_new(&m, target->info.config, target->info.act, load->max_rows, load->max_outputs, err);
+    Status s = mtp_new(&m, &target->info, load->max_rows, load->max_outputs, err);
     if (s) return s;
     borrow(m, target);
     s = load_weights(m, load, err);

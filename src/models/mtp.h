@@ -1,5 +1,5 @@
-/* The MTP module of Qwen3.5, 3.6, 3.8 (docs/spec/speculation.md section 4): one more decoder layer, trained to say token
- * t + 2 from the target's last hidden state of token t and the embedding of token t + 1.
+/* The MTP module of Qwen3.5, 3.6, 3.8 (docs/spec/speculation.md section 4): one more decoder layer, trained to say
+ * token t + 2 from the target's last hidden state of token t and the embedding of token t + 1.
  *
  * It lies in the target's checkpoint under "mtp.", is loaded on demand, and borrows the target's embedding, head and
  * rotary table. Position t of its own cache holds what was made of the pair (hidden state of t, token t + 1). Engine
@@ -22,11 +22,11 @@ typedef struct MtpNeeds {
     CacheGroup group;
 } MtpNeeds;
 
-/* OK, or why a model of this config has no module that we can run. */
-Status mtp_check(const ModelConfig *target, Error *err);
+/* OK, or why this model has no module that we can run. */
+Status mtp_check(const ModelInfo *target, Error *err);
 
-/* From the config alone, nothing loaded: for the plan. act: of the target's linears. */
-Status mtp_needs(MtpNeeds *out, const ModelConfig *target, DType act, int32_t max_rows, int32_t max_outputs, Error *err);
+/* From the config alone, nothing loaded: for the plan. Of the target, config and act are read. */
+Status mtp_needs(const ModelInfo *target, int32_t max_rows, int32_t max_outputs, MtpNeeds *out, Error *err);
 
 /* target is borrowed as long as passes run; mtp_close may come after it is gone. Errors name the tensor at fault. */
 Status mtp_open(Mtp **out, const Model *target, const MtpLoad *load, Error *err);

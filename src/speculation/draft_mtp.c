@@ -1,16 +1,17 @@
 /* MTP drafts: catching up with what was committed, then guess by guess.
  *
- * With tokens x[0 .. P] known, the anchor x[P] being one of them, the module's cache wants rows 0 .. P - 1: row t is made of
- * the target's hidden state of t and of x[t + 1]. What observe() is shown waits in a small store for each slot, until
+ * With tokens x[0 .. P] known, the anchor x[P] being one of them, the module's cache wants rows 0 .. P - 1: row t is
+ * made of the target's hidden state of t and of x[t + 1]. What observe() is shown waits in a small store a slot, until
  *
  *     draft    makes the rows that wait, of all jobs in one pass, and the last one of each gives the first guess
  *     observe  has no room for more: makes all but the newest
  *
- * Further guesses are rows P, P + 1, ... made of the module's own output and the guess before. They lie behind the committed
- * ones and are written over when the true tokens are known, so the rows a draft begins from are always of true tokens.
+ * Further guesses are rows P, P + 1, ... made of the module's own output and the guess before. They lie behind the
+ * committed ones and are written over when the true tokens are known: a draft begins from rows of true tokens only.
  *
- * Always: rows first_key .. n_seen - n_pending - 1 of a slot are in the cache, the n_pending behind them wait, and the newest
- * committed token waits unless it has just been drafted from. What was never shown is before first_key and not looked at. */
+ * Always: rows first_key .. n_seen - n_pending - 1 of a slot are in the cache, the n_pending behind them wait, and the
+ * newest committed token waits unless it has just been drafted from. What was never shown lies before first_key and is
+ * not looked at. */
 #include "speculation/draft_mtp.h"
 
 #include "base/arena.h"
@@ -19,7 +20,7 @@
 #include <string.h>
 
 enum { DEFAULT_STEPS = 3, DEFAULT_PENDING = 64, MAX_PENDING = 4096 };
-enum { SHARED_ROWS = 8 }; /* more that wait are made apart from the newest, without the part of the layer nobody reads */
+enum { SHARED_ROWS = 8 }; /* if more wait, all but the newest are made apart, without what nobody reads of the layer */
 
 typedef struct Slot {
     int32_t  n_seen;    /* committed tokens that we were told of */
@@ -165,8 +166,8 @@ static void slot_reset(Slot *s, int32_t n_seen)
     s->n_pending = 0;
 }
 
-/* The slot that the tokens belong to, at the place where they begin. Tokens that were never shown leave a gap, and the rows
- * before a gap cannot be used. */
+/* The slot that the tokens belong to, at the place where they begin. Tokens that were never shown leave a gap, and the
+ * rows before a gap cannot be used. */
 static Slot *slot_at(MtpDrafter *m, const Accepted *a)
 {
     CHECK(a->slot >= 0 && a->slot < m->options.limits.max_seqs && a->n > 0);
@@ -185,8 +186,8 @@ static bool has_room(const MtpDrafter *m, const Slot *s, const Accepted *a)
 static void catch_up(MtpDrafter *m, Stream *st, Slot *s, const Batch *batch, const Accepted *a)
 {
     put_pending(m, st, a->slot, 0, s->n_pending);
-    put_line(m, st, &(Line){ .slot = a->slot, .first = a->first_index, .n = a->n - 1, .next = a->tokens + 1, .rows = a->rows,
-                             .states = batch->last_hidden });
+    put_line(m, st, &(Line){ .slot = a->slot, .first = a->first_index, .n = a->n - 1, .next = a->tokens + 1,
+                             .rows = a->rows, .states = batch->last_hidden });
     s->n_pending = 0;
 }
 
@@ -293,8 +294,8 @@ static void chain(MtpDrafter *m, Stream *st, int32_t n_wishes)
     run_pass(m, st);
 }
 
-/* What the target would choose behind the chain so far if these were its logits; -1: they are no numbers. Its rule is known
- * for the first guess only: deeper ones go on without mask and forced token. */
+/* What the target would choose behind the chain so far if these were its logits; -1: they are no numbers. Its rule is
+ * known for the first guess only: deeper ones go on without mask and forced token. */
 static int32_t guess(MtpDrafter *m, const DraftJob *job, const float *logits)
 {
     const Tree *tree = job->tree;
@@ -313,7 +314,7 @@ static int32_t guess(MtpDrafter *m, const DraftJob *job, const float *logits)
         rule.forced = -1;
         rule.mask = NULL;
     }
-    if (!m->options.coupled) params.temperature = 0;
+    if (m->options.is_uncoupled) params.temperature = 0;
     params.n_logprobs = -1;
     rule.params = &params;
     Choice c;
@@ -354,7 +355,7 @@ static Status mtp_draft(Drafter *d, Stream *st, DraftJob *jobs, int n, Error *er
 static Status mtp_fits(const Drafter *d, const ModelInfo *target, Error *err)
 {
     if (target->numerics.fingerprint == ((const MtpDrafter *)d)->fingerprint) return OK;
-    Status s = mtp_check(target->config, err);
+    Status s = mtp_check(target, err);
     return s ? s : error_set(err, ERR_INPUT, "the MTP module was opened for another model than this %s", target->name);
 }
 
@@ -402,7 +403,8 @@ static Status read_options(MtpOptions *out, const MtpOptions *options, Error *er
     if (o.n_steps < 1 || o.n_steps >= MAX_DEPTH)
         return error_set(err, ERR_INPUT, "an MTP draft has 1 to %d tokens, got %d", MAX_DEPTH - 1, o.n_steps);
     if (o.max_pending < 1 || o.max_pending > MAX_PENDING)
-        return error_set(err, ERR_INPUT, "1 to %d tokens may wait for an MTP draft, got %d", MAX_PENDING, o.max_pending);
+        return error_set(err, ERR_INPUT, "1 to %d tokens may wait for an MTP draft, got %d", MAX_PENDING,
+                         o.max_pending);
     if (l->max_seqs < 1 || l->max_rows < l->max_seqs)
         return error_set(err, ERR_INPUT, "MTP drafts of %d sequences need passes of as many rows, not %d", l->max_seqs,
                          l->max_rows);
@@ -415,7 +417,8 @@ static size_t arena_bytes(const MtpOptions *o)
     enum { ROW_INTS = 9 + MAX_DEPTH, N_ARRAYS = 16, LINE = 64 };
     size_t rows = (size_t)o->limits.max_rows, slots = (size_t)o->limits.max_seqs, pending = (size_t)o->max_pending;
     size_t ints = rows * ROW_INTS + slots * (1 + pending) + pending;
-    return ints * sizeof(int32_t) + slots * (sizeof(Slot) + sizeof(Wish) + sizeof(BatchSeq)) + (N_ARRAYS + slots) * LINE;
+    return ints * sizeof(int32_t) + slots * (sizeof(Slot) + sizeof(Wish) + sizeof(BatchSeq)) +
+           (N_ARRAYS + slots) * LINE;
 }
 
 static size_t float_bytes(const MtpOptions *o, int32_t hidden_size, int32_t vocab_size)
@@ -425,16 +428,17 @@ static size_t float_bytes(const MtpOptions *o, int32_t hidden_size, int32_t voca
     return (states * hidden + slots * (size_t)vocab_size) * sizeof(float);
 }
 
-Status drafter_mtp_needs(MtpDrafterNeeds *out, const MtpOptions *options, const ModelConfig *target, DType act, Error *err)
+Status drafter_mtp_needs(const MtpOptions *options, const ModelInfo *target, MtpNeeds *out, Error *err)
 {
+    enum { CHOOSER_ID_BYTES = 24 };
     MtpOptions o;
-    MtpNeeds module;
     Status s = read_options(&o, options, err);
-    if (!s) s = mtp_needs(&module, target, act, o.limits.max_rows, o.limits.max_seqs, err);
+    if (!s) s = mtp_needs(target, o.limits.max_rows, o.limits.max_seqs, out, err);
     if (s) return s;
-    out->group = group_of(module.group, o.n_steps);
-    out->bytes = module.weight_bytes + module.scratch_bytes + arena_bytes(&o) +
-                 float_bytes(&o, target->hidden_size, target->vocab_size);
+    const ModelConfig *c = target->config;
+    out->group = group_of(out->group, o.n_steps);
+    out->scratch_bytes += arena_bytes(&o) + float_bytes(&o, c->hidden_size, c->vocab_size) +
+                          (size_t)c->vocab_size * CHOOSER_ID_BYTES;
     return OK;
 }
 

@@ -1,7 +1,7 @@
 /* MTP (NEXTN) drafts: the target's own module says the next tokens one after another, a chain of n_steps guesses.
  *
- * Each guess costs a pass over one layer and the head, so the chain is short. Guesses are chosen as the target will choose:
- * by `choose` under the request's own rule, at temperature > 0 with the noise of the draw if `coupled`. */
+ * Each guess costs a pass over one layer and the head, so the chain is short. Guesses are chosen as the target will
+ * choose: by `choose` under the request's own rule, so at temperature > 0 with the noise of the draw. */
 #pragma once
 
 #include "models/mtp.h"
@@ -15,16 +15,12 @@ typedef struct MtpOptions {
     ModelLimits  limits;       /* of the engine: max_seqs slots, max_rows rows of a pass */
     int32_t      n_steps;      /* guesses of a draft; 0 = 3 */
     int32_t      max_pending;  /* tokens of a slot that may wait for the next draft; 0 = 64 */
-    bool         coupled;      /* temperature > 0: guesses feel the noise of the target's draw, else the likeliest token */
+    bool         is_uncoupled; /* at temperature > 0 guess what is likeliest */
 } MtpOptions;
 
-/* What a drafter of these options will hold, from the target's config alone: for the plan. options->target and dir may be
- * NULL; act is the input type of the target's linears. ERR_UNSUPPORTED says why this target has no MTP drafts. */
-typedef struct MtpDrafterNeeds {
-    size_t     bytes;          /* weights, scratch, hidden states that wait; not the cache */
-    CacheGroup group;
-} MtpDrafterNeeds;
-Status drafter_mtp_needs(MtpDrafterNeeds *out, const MtpOptions *options, const ModelConfig *target, DType act, Error *err);
+/* What it will hold, for the memory plan, from the target's config alone: target and dir of the options are not read.
+ * scratch_bytes: everything that is neither weights nor cache. ERR_UNSUPPORTED: why this target has no MTP drafts. */
+Status drafter_mtp_needs(const MtpOptions *options, const ModelInfo *target, MtpNeeds *out, Error *err);
 
 /* Allocates only here. A refused target: ERR_UNSUPPORTED with the reason. */
 Status drafter_open_mtp(Drafter **out, const MtpOptions *options, Error *err);
