@@ -187,7 +187,8 @@ void stack_default_params(const Stack *s, SampleParams *params)
 {
     const ModelConfig *c = &s->config;
     *params = (SampleParams){ .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1 };
-    if (c->has_do_sample && c->do_sample) params->temperature = c->has_temperature ? c->temperature : 1;
+    bool is_greedy = c->has_do_sample && !c->do_sample;
+    params->temperature = is_greedy ? 0 : c->has_temperature ? c->temperature : 1;
     if (c->has_top_p) params->top_p = c->top_p;
     if (c->has_top_k) params->top_k = c->top_k;
     if (c->has_min_p) params->min_p = c->min_p;

@@ -52,5 +52,6 @@ void   stack_close(Stack *s); /* copes with a zeroed one */
 /* The memory plan of these options for the model in dir: headers are read, nothing is allocated. Errors of plan_make(). */
 Status stack_plan(const StackOptions *options, const char *dir, Plan *out, Error *err);
 
-/* Defaults of a request from generation_config.json: temperature (0 without do_sample = greedy models say 1), top_p ... */
+/* Defaults of a request from generation_config.json: temperature (0 when do_sample is false there, 1 when the file says
+ * nothing, as other servers and the API have it), top_p ... */
 void stack_default_params(const Stack *s, SampleParams *params);

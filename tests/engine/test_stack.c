@@ -47,7 +47,7 @@ static void test_what_it_finds(void **state)
     assert_int_equal(engine_options(s.engine)->n_valid, tokenizer_vocab_size(s.tokenizer));
     assert_int_equal(engine_options(s.engine)->max_num_seqs, 8);
     stack_default_params(&s, &p);
-    assert_float_equal(p.temperature, 0, 0); /* its generation_config has no do_sample */
+    assert_float_equal(p.temperature, 1, 0); /* its generation_config says nothing */
     assert_int_equal(sample_params_check(&p, s.config.vocab_size, NULL), OK);
     stack_close(&s);
 }
