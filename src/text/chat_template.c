@@ -156,11 +156,10 @@ static Status check_kwargs(const json_t *kwargs, Error *err)
 Status chat_template_render(const ChatTemplate *t, const ChatInput *input, Buf *out, Error *err)
 {
     Buf text;
-    Error own = { 0 };
     Status status = check_kwargs(input->kwargs, err);
     if (status != OK) return status;
     buf_init(&text, MAX_RENDER_BYTES);
-    Interp in = { .t = &t->template, .out = &text, .err = err ? err : &own };
+    Interp in = { .t = &t->template, .out = &text, .err = err };
     arena_init(&in.arena, 64 << 10, MAX_RENDER_MEMORY);
     in.globals = interp_array(&in, Value, t->template.n_names);
     if (!in.failed) fill_globals(&in, t, input);
@@ -170,5 +169,5 @@ Status chat_template_render(const ChatTemplate *t, const ChatInput *input, Buf *
     arena_free(&in.arena);
     buf_free(&text);
     if (is_full) return error_set(err, ERR_INPUT, "the rendered conversation is longer than %zu bytes", out->limit);
-    return in.failed ? ERR_INPUT : OK;
+    return in.status;
 }

@@ -237,6 +237,12 @@ enum { SYMBOL_LOOP = 0 };
 Status template_parse(Template *t, const char *source, size_t n, Error *err);
 int    template_symbol(const Template *t, Str name); /* -1 when the template never mentions the name */
 
+/* Why the arena gave nothing for `bytes`: ERR_INPUT = its limit, ERR_NOMEM = the system. */
+static inline Status arena_refusal(const Arena *a, size_t bytes)
+{
+    return bytes > a->limit - a->used ? ERR_INPUT : ERR_NOMEM;
+}
+
 /* tokens end with T_END; they and their texts live in the arena. */
 Status jinja_lex(Arena *arena, Token **tokens, int *n_tokens, const char *source, size_t n, Error *err);
 

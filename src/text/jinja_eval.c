@@ -6,6 +6,19 @@
 
 /* ---- failing and limits ---- */
 
+static Value fail_with(Interp *in, Status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static Value fail_with(Interp *in, Status status, const char *format, ...)
+{
+    char text[ERROR_TEXT_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (!in->failed) in->status = error_set(in->err, status, "%s", text);
+    in->failed = true;
+    return value_undefined(UNDEFINED_SAID, V_NONE, STR(""));
+}
+
 Value interp_fail(Interp *in, const char *format, ...)
 {
     char what[ERROR_TEXT_BYTES];
@@ -13,24 +26,23 @@ Value interp_fail(Interp *in, const char *format, ...)
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    if (!in->failed) error_set(in->err, ERR_INPUT, "the chat template failed in line %d: %s", in->line, what);
-    in->failed = true;
-    return value_undefined(UNDEFINED_SAID, V_NONE, STR(""));
+    return fail_with(in, ERR_INPUT, "the chat template failed in line %d: %s", in->line, what);
 }
 
 Value interp_say(Interp *in, Str message)
 {
     int n = (int)(message.len < 400 ? message.len : 400);
-    if (!in->failed) error_set(in->err, ERR_INPUT, "the chat template refuses this conversation: %.*s", n, message.data);
-    in->failed = true;
-    return value_undefined(UNDEFINED_SAID, V_NONE, STR(""));
+    return fail_with(in, ERR_INPUT, "the chat template refuses this conversation: %.*s", n, message.data);
 }
 
 Value interp_limit(Interp *in, const char *what, long long limit)
 {
-    if (!in->failed) error_set(in->err, ERR_INPUT, "the chat template ran over its limit of %lld %s", limit, what);
-    in->failed = true;
-    return value_undefined(UNDEFINED_SAID, V_NONE, STR(""));
+    return fail_with(in, ERR_INPUT, "the chat template ran over its limit of %lld %s", limit, what);
+}
+
+Value interp_nomem(Interp *in)
+{
+    return fail_with(in, ERR_NOMEM, "no memory to render the chat template");
 }
 
 bool interp_charge(Interp *in, int64_t steps)
@@ -66,8 +78,10 @@ void interp_leave(Interp *in)
 void *interp_take(Interp *in, size_t n, size_t item_bytes)
 {
     void *p = in->failed ? NULL : arena_alloc_array(&in->arena, n ? n : 1, item_bytes);
-    if (!p && !in->failed) interp_limit(in, "bytes of memory", MAX_RENDER_MEMORY);
-    return p;
+    if (p || in->failed) return p;
+    if (arena_refusal(&in->arena, n * item_bytes) == ERR_INPUT) interp_limit(in, "bytes of memory", MAX_RENDER_MEMORY);
+    else interp_nomem(in);
+    return NULL;
 }
 
 /* ---- names ---- */

@@ -39,6 +39,7 @@ typedef struct Interp {
     int             line;
     Buf            *out;
     bool            failed;
+    Status          status; /* why */
     Error          *err;
 } Interp;
 
@@ -79,6 +80,7 @@ typedef struct Loop {
 Value interp_fail(Interp *in, const char *format, ...) __attribute__((format(printf, 2, 3)));
 Value interp_say(Interp *in, Str message);  /* raise_exception: the template's own words */
 Value interp_limit(Interp *in, const char *what, long long limit);
+Value interp_nomem(Interp *in);
 bool  interp_charge(Interp *in, int64_t steps); /* false: over the limit */
 bool  interp_charge_bytes(Interp *in, size_t n);
 bool  interp_charge_items(Interp *in, int64_t n);
@@ -121,7 +123,9 @@ int64_t value_length(Interp *in, Value v);
 void  value_write(Interp *in, Buf *out, Value v); /* str() */
 void  value_write_repr(Interp *in, Buf *out, Value v);
 Str   value_text(Interp *in, Value v); /* str(), in the arena when it is not a string already */
-/* A string being built: at most MAX_RENDER_BYTES; text_end copies it to the arena and frees the Buf. */
+/* A string being built: at most MAX_RENDER_BYTES; text_end copies it to the arena and frees the Buf. text_check looks
+ * why a Buf failed, if it did. */
+void  text_check(Interp *in, const Buf *b);
 void  text_begin(Buf *b);
 Value text_end(Interp *in, Buf *b);
 

@@ -209,7 +209,7 @@ static void write_value(Interp *in, Value v)
 {
     if (in->failed) return;
     value_write(in, in->out, v);
-    if (in->out->failed) interp_limit(in, "bytes of output", MAX_RENDER_BYTES);
+    text_check(in, in->out);
 }
 
 static Flow exec_if(Interp *in, const Node *n)

@@ -25,6 +25,7 @@ typedef struct Lexer {
     int         n_brackets;
     Error      *err;
     bool        failed;
+    Status      status; /* why */
     Token       lost; /* what add_token() gives after a failure; nobody reads it */
 } Lexer;
 
@@ -36,7 +37,14 @@ static void fail(Lexer *lx, const char *format, ...)
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    error_set(lx->err, ERR_INPUT, "the chat template cannot be parsed: %s in line %d", what, lx->line);
+    if (!lx->failed) lx->status = error_set(lx->err, ERR_INPUT, "the chat template cannot be parsed: %s in line %d", what, lx->line);
+    lx->failed = true;
+}
+
+static void fail_memory(Lexer *lx, size_t bytes)
+{
+    Status why = arena_refusal(lx->arena, bytes);
+    if (!lx->failed) lx->status = error_set(lx->err, why, "no memory to parse the chat template");
     lx->failed = true;
 }
 
@@ -46,7 +54,7 @@ static Token *add_token(Lexer *lx, TokenType type)
         int capacity = lx->capacity ? 2 * lx->capacity : 256;
         Token *more = arena_array(lx->arena, Token, capacity);
         if (!more) {
-            fail(lx, "it takes too much memory");
+            fail_memory(lx, (size_t)capacity * sizeof *more);
             return &lx->lost;
         }
         if (lx->n_tokens) memcpy(more, lx->tokens, (size_t)lx->n_tokens * sizeof *more);
@@ -241,7 +249,7 @@ static Str unescape(Lexer *lx, const char *p, const char *end)
         p = slash ? take_escape(lx, &out, slash + 1, end) : end;
     }
     Str s = { arena_strndup(lx->arena, out.data ? out.data : "", out.len), out.len };
-    if (out.failed || !s.data) fail(lx, "a string takes too much memory");
+    if (out.failed || !s.data) fail_memory(lx, out.len);
     buf_free(&out);
     return s;
 }
@@ -430,9 +438,9 @@ Status jinja_lex(Arena *arena, Token **tokens, int *n_tokens, const char *source
     size_t valid = utf8_valid_bytes(source, n);
     if (valid < n) return error_set(err, ERR_INPUT, "the chat template is not valid UTF-8 at offset %zu", valid);
     lx.source = normalize_newlines(arena, source, n, &lx.n);
-    if (!lx.source) return error_set(err, ERR_NOMEM, "no memory for the chat template");
+    if (!lx.source) return error_set(err, arena_refusal(arena, n), "no memory to parse the chat template");
     lex_all(&lx);
     *tokens = lx.tokens;
     *n_tokens = lx.n_tokens;
-    return lx.failed ? ERR_INPUT : OK;
+    return lx.status;
 }

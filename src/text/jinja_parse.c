@@ -18,6 +18,7 @@ typedef struct Parser {
     int       loops; /* for blocks around this place, within the innermost macro */
     int       name_capacity;
     bool      failed;
+    Status    status; /* why */
     Error    *err;
     Node      lost; /* what new_node() gives after a failure, so that callers need not look */
 } Parser;
@@ -36,7 +37,8 @@ static void fail(Parser *p, const char *format, ...)
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    error_set(p->err, ERR_INPUT, "the chat template cannot be parsed: %s in line %d", what, p->tokens[p->at].line);
+    Status why = error_set(p->err, ERR_INPUT, "the chat template cannot be parsed: %s in line %d", what, p->tokens[p->at].line);
+    if (!p->failed) p->status = why;
     p->failed = true;
 }
 
@@ -45,8 +47,11 @@ static void fail(Parser *p, const char *format, ...)
 static void *take(Parser *p, size_t n, size_t item_bytes)
 {
     void *memory = arena_alloc_array(&p->t->arena, n ? n : 1, item_bytes);
-    if (!memory) fail(p, "it takes too much memory");
-    return memory;
+    if (memory) return memory;
+    Status why = error_set(p->err, arena_refusal(&p->t->arena, n * item_bytes), "no memory to parse the chat template");
+    if (!p->failed) p->status = why;
+    p->failed = true;
+    return NULL;
 }
 
 static Node *new_node(Parser *p, NodeKind kind)
@@ -862,5 +867,5 @@ Status template_parse(Template *t, const char *source, size_t n, Error *err)
     Parser p = { .t = t, .tokens = tokens, .err = err };
     CHECK(symbol_of(&p, STR("loop")) == SYMBOL_LOOP);
     t->body = parse_statements(&p, NULL);
-    return p.failed ? ERR_INPUT : OK;
+    return p.status;
 }

@@ -86,9 +86,18 @@ void text_begin(Buf *b)
     buf_init(b, MAX_RENDER_BYTES);
 }
 
+/* A Buf does not say whether its limit or the system stopped it. Doubling fails for want of memory while it is less than
+ * half full; single pieces that are larger than the rest of it are refused before they are appended. */
+void text_check(Interp *in, const Buf *b)
+{
+    if (!b->failed) return;
+    if (b->len < b->limit / 2) interp_nomem(in);
+    else interp_limit(in, "bytes in one string", MAX_RENDER_BYTES);
+}
+
 Value text_end(Interp *in, Buf *b)
 {
-    if (b->failed) interp_limit(in, "bytes in one string", MAX_RENDER_BYTES);
+    text_check(in, b);
     Value v = in->failed ? value_str(STR("")) : value_copy(in, b->data, b->len);
     if (!in->failed) interp_charge_bytes(in, b->len);
     buf_free(b);
@@ -417,6 +426,7 @@ void value_write(Interp *in, Buf *out, Value v)
     case V_INT: buf_printf(out, "%lld", (long long)v.i); break;
     case V_FLOAT: write_float(out, v.f); break;
     case V_STR:
+        if (v.s.len > out->limit - out->len) interp_limit(in, "bytes of output", MAX_RENDER_BYTES);
         if (interp_charge_bytes(in, v.s.len)) buf_append(out, v.s.data, v.s.len);
         break;
     case V_LIST:

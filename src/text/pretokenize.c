@@ -72,7 +72,9 @@ static Status step_compile(struct Step *step, const PreTokenizeStep *from, pcre2
     if (from->literal) buf_append(&pattern, from->pattern.data, from->pattern.len);
     else spell_out_spaces(&pattern, from->pattern);
     if (pattern.failed) {
+        bool is_long = from->pattern.len > MAX_PATTERN_BYTES / 128; /* a \s grows to some 100 bytes */
         buf_free(&pattern);
+        if (!is_long) return error_set(err, ERR_NOMEM, "no memory for the pre-tokenizer");
         return error_set(err, ERR_INPUT, "a pre-tokenizer pattern is longer than %d bytes", MAX_PATTERN_BYTES);
     }
     uint32_t options = PCRE2_UTF | (from->literal ? PCRE2_LITERAL : PCRE2_UCP);
@@ -80,6 +82,7 @@ static Status step_compile(struct Step *step, const PreTokenizeStep *from, pcre2
     PCRE2_SIZE at = 0;
     step->code = pcre2_compile((PCRE2_SPTR)(pattern.data ? pattern.data : ""), pattern.len, options, &code, &at, context);
     buf_free(&pattern);
+    if (code == PCRE2_ERROR_HEAP_FAILED) return error_set(err, ERR_NOMEM, "no memory for the pre-tokenizer");
     if (!step->code) {
         PCRE2_UCHAR why[120] = "";
         pcre2_get_error_message(code, why, sizeof why);

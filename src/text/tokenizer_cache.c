@@ -57,7 +57,7 @@ static bool cache_name(char out[PATH_MAX], const char *path, const char *cache_d
     char real[PATH_MAX];
     uint8_t sha[32];
     if (!cache_dir || !*cache_dir || !realpath(path, real)) return false;
-    bytes_sha(real, strlen(real), sha);
+    if (!bytes_sha(real, strlen(real), sha)) return false;
     int n = snprintf(out, PATH_MAX, "%s/tokenizer-", cache_dir);
     if (n < 0 || n + 20 >= PATH_MAX) return false;
     for (int i = 0; i < 8; i++) n += snprintf(out + n, (size_t)(PATH_MAX - n), "%02x", sha[i]);
@@ -92,8 +92,7 @@ static bool source_unchanged(char *image, size_t n, const SourceStamp *stamp, co
 {
     const SourceStamp *then = image_stamp(image);
     if (then->bytes != n_json || memcmp(then->sha, stamp->sha, sizeof then->sha) != 0) return false;
-    image_restamp(image, n, stamp);
-    return true;
+    return image_restamp(image, n, stamp);
 }
 
 /* Reads the source: `cached` (or NULL) is used when it was made from the same bytes, freed when not. */
@@ -102,7 +101,7 @@ static Status make_image(char **image, size_t *n, const char *path, SourceStamp 
     char *json;
     size_t n_json;
     Status status = file_read(path, MAX_SOURCE_BYTES, &json, &n_json, err);
-    if (status == OK) bytes_sha(json, n_json, stamp->sha);
+    if (status == OK && !bytes_sha(json, n_json, stamp->sha)) status = error_set(err, ERR_NOMEM, "no memory to read %s", path);
     if (status == OK && cached && source_unchanged(cached, *n, stamp, json, n_json)) {
         mem_free(json);
         *image = cached;

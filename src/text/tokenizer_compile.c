@@ -349,6 +349,12 @@ static void append_steps(const Compiler *c, Buf *image)
     }
 }
 
+static Status seal(const Compiler *c, Buf *image)
+{
+    if (image_seal(image->data, image->len)) return OK;
+    return error_set(c->err, ERR_NOMEM, "no memory to compile %s", c->what);
+}
+
 /* Tokens in the order of their ids: offsets first, as the layout has it, the bytes last. */
 static Status append_sections(const Compiler *c, Buf *image, const SourceStamp *stamp)
 {
@@ -369,8 +375,7 @@ static Status append_sections(const Compiler *c, Buf *image, const SourceStamp *
     buf_append(image, zeros, (0 - (image->len - blob_at)) & 7);
     mem_free(offsets);
     if (image->failed) return error_set(c->err, ERR_NOMEM, "no memory to compile %s", c->what);
-    image_seal(image->data, image->len);
-    return OK;
+    return seal(c, image);
 }
 
 /* With ignore_merges every word of the vocabulary is whole, else those that their own merges lead back to. */
@@ -402,8 +407,7 @@ static Status mark_whole_words(Compiler *c, Buf *image, bool ignore_merges)
     status = find_whole_words(&bpe, flags, ignore_merges);
     bpe_close(&bpe);
     if (status != OK) return error_set(c->err, status, "no memory to compile %s", c->what);
-    image_seal(image->data, image->len);
-    return OK;
+    return seal(c, image);
 }
 
 static void compiler_free(Compiler *c)

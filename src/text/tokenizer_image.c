@@ -13,20 +13,19 @@ static size_t round_up(size_t n)
     return (n + 7) & ~(size_t)7;
 }
 
-void bytes_sha(const void *data, size_t n, uint8_t digest[32])
+bool bytes_sha(const void *data, size_t n, uint8_t digest[32])
 {
-    memset(digest, 0, 32);
     Sha256 *h = sha256_open();
-    if (!h) return;
+    if (!h) return false;
     sha256_add(h, data, n);
     sha256_end(h, digest);
+    return true;
 }
 
-void image_seal(char *image, size_t n)
+bool image_seal(char *image, size_t n)
 {
-    uint8_t sha[32];
-    bytes_sha(image + sizeof sha, n - sizeof sha, sha);
-    memcpy(image, sha, sizeof sha);
+    ImageHeader *h = (ImageHeader *)image;
+    return bytes_sha(image + sizeof h->sha, n - sizeof h->sha, h->sha);
 }
 
 const SourceStamp *image_stamp(const char *image)
@@ -34,10 +33,10 @@ const SourceStamp *image_stamp(const char *image)
     return &((const ImageHeader *)image)->source;
 }
 
-void image_restamp(char *image, size_t n, const SourceStamp *stamp)
+bool image_restamp(char *image, size_t n, const SourceStamp *stamp)
 {
     ((ImageHeader *)image)->source = *stamp;
-    image_seal(image, n);
+    return image_seal(image, n);
 }
 
 /* ---- reading ---- */
@@ -113,7 +112,7 @@ Status image_open(Vocab *vocab, const char *image, size_t n, const char *what, E
     uint8_t sha[32];
     if (n < sizeof *h) return error_set(err, ERR_INPUT, "%s is cut short", what);
     if (!header_ok(h)) return error_set(err, ERR_INPUT, "%s was not made by this version", what);
-    bytes_sha(image + sizeof sha, n - sizeof sha, sha);
+    if (!bytes_sha(image + sizeof sha, n - sizeof sha, sha)) return error_set(err, ERR_NOMEM, "no memory to check %s", what);
     if (memcmp(sha, h->sha, sizeof sha) != 0) return error_set(err, ERR_INPUT, "%s has a wrong checksum", what);
     if (!map_sections(vocab, h, image, n) || !offsets_ok(vocab, h->blob_bytes) || !merges_ok(vocab)) {
         return error_set(err, ERR_INPUT, "%s is inconsistent", what);

@@ -13,4 +13,4 @@ typedef struct ImageHeader {
 } ImageHeader;
 
 void image_append(Buf *image, const void *data, size_t n); /* padded to a multiple of 8 */
-void image_seal(char *image, size_t n);                    /* fills in the checksum */
+bool image_seal(char *image, size_t n);                    /* fills in the checksum; false: no memory */

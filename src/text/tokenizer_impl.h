@@ -136,9 +136,9 @@ Status image_compile(Buf *image, const char *json, size_t n, const char *what, c
  * accepts can be used without further looks. */
 Status image_open(Vocab *vocab, const char *image, size_t n, const char *what, Error *err);
 const SourceStamp *image_stamp(const char *image); /* of an opened image */
-void   image_restamp(char *image, size_t n, const SourceStamp *stamp);
+bool   image_restamp(char *image, size_t n, const SourceStamp *stamp);
 
 /* Image of dir/tokenizer.json from the cache, or compiled and stored there. image: owned, aligned. */
 Status cache_take_image(char **image, size_t *n, const char *path, const char *cache_dir, Error *err);
 
-void bytes_sha(const void *data, size_t n, uint8_t digest[32]);
+bool bytes_sha(const void *data, size_t n, uint8_t digest[32]); /* false: no memory */
