@@ -108,7 +108,10 @@ static Status make_image(char **image, size_t *n, const char *path, SourceStamp 
         return OK;
     }
     mem_free(cached);
-    if (status != OK) return status;
+    if (status != OK) {
+        mem_free(json);
+        return status;
+    }
     Buf buf;
     buf_init(&buf, MAX_IMAGE_BYTES);
     status = image_compile(&buf, json, n_json, path, stamp, err);
