@@ -82,10 +82,17 @@ static int32_t add_wrong(Growth *g, int32_t parent)
     return -1;
 }
 
+/* Chance that a node at this depth is true, when all above it are. */
+static double chance_at(const OracleOptions *o, int32_t depth)
+{
+    if (o->n_by_depth == 0) return o->p;
+    return o->by_depth[depth <= o->n_by_depth ? depth - 1 : o->n_by_depth - 1];
+}
+
 static void grow_spine(Growth *g)
 {
     int32_t token = g->tip_is_true ? true_child(g, g->tip) : -1;
-    g->tip_is_true = token >= 0 && dice_chance(&g->dice, g->oracle->options.p);
+    g->tip_is_true = token >= 0 && dice_chance(&g->dice, chance_at(&g->oracle->options, g->tree->depth[g->tip] + 1));
     int32_t node = g->tip_is_true ? tree_add(g->tree, g->tip, token, 0) : add_wrong(g, g->tip);
     if (node < 0) return;
     g->tip = node;

@@ -72,6 +72,8 @@ struct Drafter {
  * of the tree are random siblings and subtrees. Every width, depth and acceptance is reachable without a network. */
 typedef struct OracleOptions {
     double   p;              /* probability that a spine node is the true token, per depth */
+    int32_t  n_by_depth;     /* instead of p: probabilities at depth 1, 2 ...; the last holds from there on */
+    const double *by_depth;  /* borrowed */
     int32_t  n_nodes;        /* rows of every pass, anchor included; the job's max_nodes and max_depth cap it */
     bool     chain;          /* a chain, else a tree of random shape that holds the spine */
     int32_t  max_depth;      /* of the tree */

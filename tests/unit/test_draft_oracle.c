@@ -163,6 +163,30 @@ static void acceptance_is_as_promised(void **state)
     tree_free(&tree);
 }
 
+static void acceptance_by_depth_is_as_promised(void **state)
+{
+    static const double by_depth[] = { 0.9, 0.5, 0.8 }; /* the last holds for every depth below */
+    enum { N = 3900, ROWS = 6 };
+    Tree tree = empty_tree(ROWS);
+    OracleOptions options = options_of(0, ROWS, true);
+    options.n_by_depth = COUNT(by_depth);
+    options.by_depth = by_depth;
+    Drafter *d = open_oracle(options);
+    int n_at_least[ROWS + 1] = { 0 };
+    for (int32_t at = 0; at < N; at++) {
+        DraftJob job = job_of(options.truth_ctx, &tree, at);
+        draft(d, &job, 1);
+        for (int32_t i = accepted(&tree, options.truth_ctx, at); i >= 0; i--) n_at_least[i]++;
+    }
+    double want = 1;
+    for (int i = 1; i < ROWS; i++) {
+        want *= by_depth[i <= COUNT(by_depth) ? i - 1 : COUNT(by_depth) - 1];
+        assert_true(fabs((double)n_at_least[i] / N - want) <= 4.5 * sqrt(want * (1 - want) / N));
+    }
+    drafter_close(d);
+    tree_free(&tree);
+}
+
 static void limits_of_the_job_hold(void **state)
 {
     Random r = { 42 };
@@ -319,6 +343,7 @@ int main(void)
         cmocka_unit_test(every_width_is_exact),
         cmocka_unit_test(trees_take_every_shape),
         cmocka_unit_test(acceptance_is_as_promised),
+        cmocka_unit_test(acceptance_by_depth_is_as_promised),
         cmocka_unit_test(limits_of_the_job_hold),
         cmocka_unit_test(same_key_same_tree),
         cmocka_unit_test(unknown_truth_keeps_the_width),
