@@ -143,9 +143,10 @@ static void read_prompt(Rig *r, Run *run, int32_t chunk)
         builder_want(b, first + n - 1, 1);
         builder_forward(b);
         for (int32_t i = 0; i < n; i++) rows[i] = first + i;
-        if (at + n == t->n_prompt) run->ids[run->n_ids++] = argmax(builder_logits(b, 0), r->model->info.vocab_size);
-        observe(r, &(Accepted){ .slot = run->slot, .first_index = at, .n = n, .next_anchor = run->ids[at + n],
-                                .tokens = run->ids + at, .rows = rows }, 1);
+        bool is_last = at + n == t->n_prompt;
+        if (is_last) run->ids[run->n_ids++] = argmax(builder_logits(b, 0), r->model->info.vocab_size);
+        observe(r, &(Accepted){ .slot = run->slot, .first_index = at, .n = n, .tokens = run->ids + at, .rows = rows,
+                                .next_anchor = is_last ? run->ids[at + n] : -1 }, 1);
     }
 }
 
@@ -300,7 +301,8 @@ static Run *play(const RigSizes *sizes, const Traces *t, int first, int n)
     return runs;
 }
 
-/* Beside others, alone, with the prompt in pieces, with a full store at every token, in passes of one row. */
+/* Beside others in passes that do not hold all rows, alone, with the prompt in pieces, with a full store at every token,
+ * in passes of one row. */
 static void test_alone(void **state)
 {
     enum { N = 4 };
@@ -309,7 +311,7 @@ static void test_alone(void **state)
                                        { .chunk = 40, .max_pending = 39, .max_rows = 3 },
                                        { .chunk = MAX_ROWS, .max_pending = 100 } };
     Traces *t = open_traces("nano_traces.json");
-    Run *together = play(&(RigSizes){ .n_slots = N, .chunk = MAX_ROWS }, t, 0, N);
+    Run *together = play(&(RigSizes){ .n_slots = N, .chunk = MAX_ROWS, .max_rows = 5 }, t, 0, N);
     for (int i = 0; i < N; i++) {
         char what[32];
         RigSizes sizes = alone[i];
@@ -497,6 +499,7 @@ static void test_rules(void **state)
     SampleParams params = { .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1 };
     const Tree *tree = draft_anew(&s, &(DraftJob){ .rule = &(RowRule){ .forced = 17, .params = &params } });
     assert_int_equal(tree->token[1], 17);
+    assert_int_not_equal(tree->token[2], 17);
     assert_int_equal(tree->n_nodes, N_STEPS + 1);
     tree = draft_anew(&s, &(DraftJob){ .rule = &(RowRule){ .forced = -1, .mask = mask, .params = &params } });
     assert_int_equal(tree->token[1], 2 * 32 + 6);
@@ -526,6 +529,27 @@ static void test_penalties(void **state)
     scene_close(&s);
 }
 
+static int32_t loudest(DrawKey key, uint32_t index)
+{
+    int32_t best = 0;
+    for (int32_t id = 1; id < VOCAB; id++)
+        if (gumbel_noise(key, index, (uint32_t)id) > gumbel_noise(key, index, (uint32_t)best)) best = id;
+    return best;
+}
+
+/* Where nothing but noise is left, each guess is the id with most of it at the guess's own place. */
+static void test_noise(void **state)
+{
+    Scene s = scene_open(true);
+    const DraftJob job = { .draw = { 12345, 2 }, .temperature = 1e9f };
+    const Tree *tree = draft_anew(&s, &job);
+    for (int i = 1; i <= N_STEPS; i++) {
+        uint32_t index = (uint32_t)(s.run[0].trace->n_prompt + i); /* the anchor stands right behind the prompt */
+        assert_int_equal(tree->token[i], loudest(job.draw, index));
+    }
+    scene_close(&s);
+}
+
 /* Coupled guesses feel the noise of the draw, by its seed and nothing else; at temperature 0 there is none. */
 static void test_coupling(void **state)
 {
@@ -547,7 +571,8 @@ static void test_coupling(void **state)
     scene_close(&coupled);
 }
 
-/* Tokens that were never shown: their rows are NaN here and nobody looks at them. */
+/* Tokens that were never shown: their rows are NaN here and nobody looks at them. Nor at what an earlier request left to
+ * wait in the slot, just as many tokens. */
 static void test_gap(void **state)
 {
     enum { UNSEEN = 10 };
@@ -559,6 +584,9 @@ static void test_gap(void **state)
     builder_begin(b);
     builder_line(b, 0, t->prompt, UNSEEN);
     builder_forward(b);
+    for (int32_t i = 0; i < MAX_ROWS; i++) rows[i] = i;
+    for (int32_t i = 0; i < UNSEEN * HIDDEN; i++) b->last_hidden[i] = NAN;
+    observe(&s.rig, &(Accepted){ .slot = 0, .n = UNSEEN, .next_anchor = -1, .tokens = t->prompt, .rows = rows }, 1);
     builder_begin(b);
     int32_t first = builder_line(b, 0, t->prompt + UNSEEN, n);
     builder_forward(b);
@@ -645,10 +673,11 @@ static void test_idle(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_traces),     cmocka_unit_test(test_reference), cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_traces),    cmocka_unit_test(test_reference),  cmocka_unit_test(test_alone),
         cmocka_unit_test(test_slot_again), cmocka_unit_test(test_bits),      cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_rules),      cmocka_unit_test(test_penalties), cmocka_unit_test(test_coupling),
-        cmocka_unit_test(test_gap),        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_rules),     cmocka_unit_test(test_penalties),  cmocka_unit_test(test_noise),
+        cmocka_unit_test(test_coupling),  cmocka_unit_test(test_gap),        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_idle),
     };
     Error err = { 0 };
     numeric_mode_enter();
