@@ -21,10 +21,10 @@ static Str bytes_of(const Job *j, int32_t token)
     return tokenizer_token_bytes(j->server->stack.tokenizer, token, &special);
 }
 
-/* -inf is the logprob of a token that could not come; JSON has no such number. */
+/* Nine digits are all of a float. -inf is the logprob of a token that could not come; JSON has no such number. */
 static void write_logprob(float logprob, Buf *out)
 {
-    buf_printf(out, "%.6g", logprob > -9999.0f ? (double)logprob : -9999.0);
+    buf_printf(out, "%.9g", logprob > -9999.0f ? (double)logprob : -9999.0);
 }
 
 /* ---- chat ---- */

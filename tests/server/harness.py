@@ -12,6 +12,7 @@ import time
 import unittest
 
 ROOT = os.environ.get("TANDEM_SOURCE_ROOT", os.path.join(os.path.dirname(__file__), "..", ".."))
+os.environ.setdefault("TANDEM_MODELS", os.path.join(ROOT, "models"))
 # Sanitizer builds are several times slower; the runner of the suite says so.
 PATIENCE = float(os.environ.get("TANDEM_TEST_PATIENCE", "30"))
 
@@ -33,7 +34,11 @@ class Server:
             self.wait_ready()
 
     def wait_ready(self):
-        wait_for(lambda: self.get("/health")[0] == 200, "the server to load")
+        def is_ready():
+            if self.process.poll() is not None:
+                raise RuntimeError(self.process.stderr.read())
+            return self.get("/health")[0] == 200
+        wait_for(is_ready, "the server to load")
 
     def request(self, method, path, body=None, headers=None, timeout=PATIENCE):
         connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
