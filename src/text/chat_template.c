@@ -153,6 +153,15 @@ static Status check_kwargs(const json_t *kwargs, Error *err)
     return OK;
 }
 
+static Status append_text(Buf *out, const Buf *text, Error *err)
+{
+    if (text->len > out->limit - out->len) {
+        return error_set(err, ERR_INPUT, "the rendered conversation is longer than %zu bytes", out->limit - out->len);
+    }
+    buf_append(out, text->data, text->len);
+    return out->failed ? error_set(err, ERR_NOMEM, "no memory for the rendered conversation") : OK;
+}
+
 Status chat_template_render(const ChatTemplate *t, const ChatInput *input, Buf *out, Error *err)
 {
     Buf text;
@@ -164,10 +173,8 @@ Status chat_template_render(const ChatTemplate *t, const ChatInput *input, Buf *
     in.globals = interp_array(&in, Value, t->template.n_names);
     if (!in.failed) fill_globals(&in, t, input);
     if (!in.failed) exec_template(&in);
-    if (!in.failed) buf_append(out, text.data, text.len);
-    bool is_full = !in.failed && out->failed;
+    if (!in.failed) status = append_text(out, &text, err);
     arena_free(&in.arena);
     buf_free(&text);
-    if (is_full) return error_set(err, ERR_INPUT, "the rendered conversation is longer than %zu bytes", out->limit);
-    return in.status;
+    return in.failed ? in.status : status;
 }

@@ -183,11 +183,15 @@ static Status read_merge(Compiler *c, const json_t *merge, Buf *joined, Merge *o
     } else {
         return malformed(c, "a merge is neither a string nor a pair of strings");
     }
-    if (joined->failed || !joined->data) return malformed(c, "a merge has an empty or very long half");
-    out->left = id_of_entry(c, joined->data);
-    out->right = id_of_entry(c, right);
+    size_t left_bytes = joined->len;
     buf_text(joined, right);
-    out->id = joined->failed ? -1 : id_of_entry(c, joined->data);
+    if (joined->failed) return error_set(c->err, ERR_NOMEM, "no memory to read %s", c->what);
+    if (!left_bytes || !*right) return malformed(c, "a merge has an empty half");
+    out->right = id_of_entry(c, right);
+    out->id = id_of_entry(c, joined->data);
+    joined->data[left_bytes] = '\0';
+    out->left = id_of_entry(c, joined->data);
+    joined->data[left_bytes] = *right; /* whole again for the message */
     if (out->left >= 0 && out->right >= 0 && out->id >= 0) return OK;
     return error_set(c->err, ERR_INPUT, "%s is malformed: the merge that makes \"%.80s\" names a token that is not in the vocabulary",
                      c->what, joined->data);
@@ -206,7 +210,7 @@ static Status read_merges(Compiler *c, const json_t *model)
     c->merges = mem_alloc_array(json_array_size(list) + 1, sizeof *c->merges);
     if (!c->merges) return error_set(c->err, ERR_NOMEM, "no memory to read %s", c->what);
     Buf joined;
-    buf_init(&joined, 1 << 16);
+    buf_init(&joined, MAX_VOCAB_BYTES);
     Status status = OK;
     for (size_t i = is_version_line(json_array_get(list, 0)); status == OK && i < json_array_size(list); i++) {
         status = read_merge(c, json_array_get(list, i), &joined, &c->merges[c->n_merges++]);
