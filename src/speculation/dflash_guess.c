@@ -2,9 +2,10 @@
  * left out, would push accepted runs apart as a text grows (docs/spec/speculation.md 2.5).
  *
  * A chain is chosen row by row as the target chooses, filters and noise included, with the drafter's logits in place of
- * the target's. In a tree a row has many pasts: rules are applied as if every row stood behind the anchor, and the noise
- * is added to the tempered logits, so that the prefixes with the best sums are those likely to be drawn. Masks and forced
- * tokens of a grammar are known for the first row only. */
+ * the target's: argmax of logit / t + noise for a temperature t. In a tree a row has many pasts: rules are applied as if
+ * every row stood behind the anchor, and the score of a guess is logit + t * noise, the same order, but as sharp as the
+ * drafter's own law, which tells how much a guess of one row is worth beside those of another. Masks and forced tokens of
+ * a grammar are known for the first row only. */
 #include "speculation/dflash_guess.h"
 
 #include "base/memory.h"
@@ -43,9 +44,14 @@ typedef struct GuessRule {
     int32_t      path[MAX_DEPTH];
 } GuessRule;
 
-bool dflash_guess_is_coupled(const DflashGuess *g, const DraftJob *job)
+/* Weight of the noise in a guess. The target's draw weighs it fully, but its logits are not the drafter's, least of all in
+ * rows whose past is guessed too; where they differ, noise misleads. Measured on the two small pairs at T = 0.7 and 1,
+ * chains and trees: 0.75 is best or nearly so in all cases, 0.5 and 1 gain two thirds of it (docs/SPEED.md). */
+static const float TRUST = 0.75f;
+
+float dflash_guess_temperature(const DflashGuess *g, const DraftJob *job)
 {
-    return job->temperature > 0 && !g->is_uncoupled;
+    return g->is_uncoupled ? 0 : TRUST * job->temperature;
 }
 
 static void rule_init(const DflashGuess *g, const DraftJob *job, GuessRule *r)
@@ -65,7 +71,7 @@ static void rule_init(const DflashGuess *g, const DraftJob *job, GuessRule *r)
     r->rule.params = &r->params;
     if (r->rule.n_valid <= 0 || r->rule.n_valid > g->n_usable) r->rule.n_valid = g->n_usable;
     r->params.n_logprobs = -1;
-    if (!dflash_guess_is_coupled(g, job)) r->params.temperature = 0;
+    r->params.temperature = dflash_guess_temperature(g, job);
 }
 
 /* The rule of the next row, behind `token`. */
@@ -113,26 +119,25 @@ static bool apply_rules(DflashGuess *g, Tensor logits, GuessRule *r)
     return true;
 }
 
-/* Scores become score / temperature + noise. What cannot come within FAR of the best is left out unseen: as a share of
- * the draw it is under 1e-5 an id. */
-static void couple_row(float *x, int32_t n, float temperature, DrawKey key, uint32_t index)
+/* Logits become logit + weight * noise. What cannot come within FAR of the best is left out unseen: nobody would guess
+ * it. */
+static void couple_row(float *x, int32_t n, float weight, DrawKey key, uint32_t index)
 {
     static const float FAR = 12;
-    for (int32_t i = 0; i < n; i++) x[i] /= temperature;
     float most = row_max(x, n);
     if (!isfinite(most)) return;
     int32_t best = 0;
     while (x[best] != most) best++;
-    const float limit = most + gumbel_noise(key, index, (uint32_t)best) - FAR;
+    const float limit = most + weight * gumbel_noise(key, index, (uint32_t)best) - FAR;
     for (int32_t first = 0; first < n; first += NOISE_CHUNK) {
         int32_t count = n - first < NOISE_CHUNK ? n - first : NOISE_CHUNK;
         float *at = x + first;
         uint32_t words[NOISE_CHUNK];
-        bool is_near = row_max(at, count) + NOISE_MAX >= limit;
+        bool is_near = row_max(at, count) + weight * NOISE_MAX >= limit;
         if (is_near) noise_words(key, index, (uint32_t)first, words);
         for (int32_t i = 0; i < count; i++) {
-            bool may_win = is_near && at[i] + noise_bound(words[i]) >= limit;
-            at[i] = may_win ? at[i] + noise_of_word(words[i]) : -INFINITY;
+            bool is_guess = is_near && at[i] + weight * noise_bound(words[i]) >= limit;
+            at[i] = is_guess ? at[i] + weight * noise_of_word(words[i]) : -INFINITY;
         }
     }
 }
@@ -142,8 +147,9 @@ bool dflash_guess_tree(DflashGuess *g, Tensor logits, DdTreeShape shape, const D
     GuessRule r;
     rule_init(g, job, &r);
     if (!apply_rules(g, logits, &r)) return false;
-    for (int32_t i = 0; i < logits.shape[0] && dflash_guess_is_coupled(g, job); i++)
-        couple_row(tensor_f32(logits, i), r.rule.n_valid, job->temperature, job->draw, (uint32_t)(job->n_committed + 1 + i));
+    for (int32_t i = 0; i < logits.shape[0] && r.params.temperature > 0; i++)
+        couple_row(tensor_f32(logits, i), r.rule.n_valid, r.params.temperature, job->draw,
+                   (uint32_t)(job->n_committed + 1 + i));
     Tensor usable = tensor_2d_strided(logits.data, DT_F32, logits.shape[0], r.rule.n_valid, logits.stride[0]);
     return ddtree_grow(g->trees, usable, shape, job->tree, NULL) == OK;
 }

@@ -25,5 +25,5 @@ bool dflash_guess_tree(DflashGuess *g, Tensor logits, DdTreeShape shape, const D
 int32_t dflash_guess_candidates(DflashGuess *g, Tensor logits, int32_t k, const DraftJob *job, int32_t *id, float *logit,
                                 float *noise);
 
-/* True when guesses are ranked by the noise of the draw. */
-bool dflash_guess_is_coupled(const DflashGuess *g, const DraftJob *job);
+/* What guesses of the job are tempered by before noise is added; 0 = no noise. */
+float dflash_guess_temperature(const DflashGuess *g, const DraftJob *job);

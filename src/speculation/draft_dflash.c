@@ -79,12 +79,12 @@ static int32_t guess_second(DflashDrafter *d, Stream *st, DraftJob *jobs, int32_
         Tensor own = tensor_rows(logits, rows_wanted(d, job));
         own.data = tensor_f32(logits, row);
         float *noise = d->noise + (size_t)row * (size_t)k;
-        bool is_coupled = dflash_guess_is_coupled(&d->guess, job);
+        float temperature = dflash_guess_temperature(&d->guess, job);
         int32_t n = dflash_guess_candidates(&d->guess, own, k, job, d->candidate + (size_t)row * (size_t)k,
                                             d->candidate_logit + (size_t)row * (size_t)k, noise);
         n_broken += n < 0;
         d->lines[b - first] = (PickLine){ .first = row, .n_rows = n > 0 ? n : 0, .anchor = job->anchor,
-                                          .temperature = is_coupled ? job->temperature : 0, .noise = is_coupled ? noise : NULL };
+                                          .temperature = temperature, .noise = temperature > 0 ? noise : NULL };
         row += (int32_t)own.shape[0];
     }
     PickJob pick = { .n_lines = end - first, .k = k, .lines = d->lines, .candidate = d->candidate,

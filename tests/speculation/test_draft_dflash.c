@@ -120,7 +120,8 @@ static void replay_file(const char *file)
         Traces *t = NULL;
         DraftRig rig;
         assert_ok(traces_open(&t, file, pairs[i].key, &err), &err);
-        open_pair(&rig, &pairs[i], &(DraftRigOptions){ .dtype = DT_F32, .n_slots = t->n, .max_tokens = 192 });
+        open_pair(&rig, &pairs[i], &(DraftRigOptions){ .dtype = DT_F32, .n_slots = t->n, .max_tokens = 192,
+                                                         .max_rows = t->n * 16 });
         for (int k = 0; k < COUNT(methods); k++) {
             RoundsList *rounds = NULL;
             assert_ok(rounds_open(&rounds, file, pairs[i].key, methods[k].name, &err), &err);
