@@ -1,8 +1,10 @@
-/* The CPU backend as a whole: opening it, its memory, its stream. */
+/* A backend as a whole: opening it, its memory, its stream. Without a device module it is the CPU's. */
 #include "backend/backend.h"
 
 #include "backend/cpu/cpu_impl.h"
 #include "backend/cpu/pages.h"
+#include "backend/device.h"
+#include "backend/device_load.h"
 #include "base/memory.h"
 
 #include <stdatomic.h>
@@ -13,6 +15,7 @@ struct Backend {
     const char     *variant;
     Stream          stream;
     atomic_size_t   bytes; /* handed out now */
+    void           *library; /* of the device module */
 };
 
 /* ---- features ---- */
@@ -84,9 +87,41 @@ Status backend_open_cpu(Backend **out, const BackendOptions *options, Error *err
     return OK;
 }
 
+/* ---- a device ---- */
+
+static Status open_device(Backend *b, Error *err)
+{
+    const DeviceModule *module = NULL;
+    Status s = device_load(&b->library, &module, err);
+    if (s) return s;
+    Device *device = NULL;
+    const char *why = module->open(&device, &b->stream.counts);
+    if (why) return error_set_param(err, ERR_UNSUPPORTED, "--device", "--device %s: %s", module->name, why);
+    b->stream.device = device;
+    b->stream.module = module;
+    module->fill_ops(&b->ops);
+    b->variant = module->text(device);
+    return OK;
+}
+
+Status backend_open(Backend **out, const BackendOptions *options, Error *err)
+{
+    Status s = backend_open_cpu(out, options, err);
+    DeviceChoice choice = options ? options->device : DEVICE_AUTO;
+    if (s || choice == DEVICE_CPU) return s;
+    Error why = { 0 };
+    s = open_device(*out, choice == DEVICE_CUDA ? err : &why);
+    if (!s || choice == DEVICE_AUTO) return OK; /* a failure left the CPU's table as it was */
+    backend_close(*out);
+    *out = NULL;
+    return s;
+}
+
 void backend_close(Backend *b)
 {
     if (!b) return;
+    if (b->stream.device) b->stream.module->close(b->stream.device);
+    device_unload(b->library);
     workers_close(b->stream.workers);
     pages_free(b->stream.scratch);
     mem_free(b);
@@ -104,7 +139,7 @@ Stream *backend_stream(Backend *b)
 
 const char *backend_name(const Backend *b)
 {
-    return "cpu";
+    return b->stream.device ? b->stream.module->name : "cpu";
 }
 
 const char *backend_variant(const Backend *b)
@@ -119,16 +154,49 @@ int backend_workers(const Backend *b)
 
 /* ---- memory ---- */
 
-void *backend_alloc(Backend *b, size_t bytes)
+static void *take(Backend *b, size_t bytes, DeviceMemory kind)
 {
-    void *p = pages_alloc(bytes);
+    void *p = b->stream.device ? b->stream.module->alloc(b->stream.device, bytes, kind) : pages_alloc(bytes);
     if (p) atomic_fetch_add(&b->bytes, bytes);
     return p;
+}
+
+void *backend_alloc(Backend *b, size_t bytes)
+{
+    return take(b, bytes, DEVICE_SHARED);
+}
+
+void *backend_alloc_device(Backend *b, size_t bytes)
+{
+    return take(b, bytes, DEVICE_ONLY);
+}
+
+void backend_upload(Backend *b, void *to, const void *from, size_t bytes)
+{
+    if (b->stream.device) b->stream.module->upload(b->stream.device, to, from, bytes);
+    else memcpy(to, from, bytes);
+}
+
+uint64_t backend_available(const Backend *b)
+{
+    size_t available = 0, total;
+    if (b->stream.device) b->stream.module->memory(b->stream.device, &available, &total);
+    return available;
+}
+
+const DeviceModule *backend_module(const Backend *b, Device **device)
+{
+    *device = b->stream.device;
+    return b->stream.module;
 }
 
 void backend_free(Backend *b, void *p)
 {
     if (!p) return;
+    if (b->stream.device) {
+        atomic_fetch_sub(&b->bytes, b->stream.module->free(b->stream.device, p));
+        return;
+    }
     atomic_fetch_sub(&b->bytes, pages_bytes(p));
     pages_free(p);
 }
@@ -142,6 +210,17 @@ size_t backend_bytes(const Backend *b)
 
 void stream_sync(Stream *st)
 {
+    if (st->device) st->module->sync(st->device);
+}
+
+bool stream_pass_begin(Stream *st, const void *model, const Batch *batch)
+{
+    return st->device && st->module->pass_begin(st->device, model, batch);
+}
+
+void stream_pass_end(Stream *st)
+{
+    if (st->device) st->module->pass_end(st->device);
 }
 
 void stream_use_workers(Stream *st, int n_workers)

@@ -1,4 +1,5 @@
-/* A device: its memory, its workers or queue, its table of operations.
+/* A device: its memory, its workers or queue, its table of operations. Every backend has the CPU's workers; one on a GPU has
+ * a device module besides (device.h), which brings memory and operations.
  *
  * Stream is the order in which operations run. On the CPU an op runs to its end inside the call,
  * spread over the workers, so stream_sync() does nothing; on a GPU ops are queued and the host waits
@@ -13,27 +14,42 @@
 
 typedef struct Backend Backend;
 
+typedef enum DeviceChoice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceChoice; /* auto: CUDA where it can be had */
+
 typedef struct BackendOptions {
     int         n_workers; /* threads that compute, the caller's included; 0 = one per available core */
     const char *cpuset;    /* "0-3,8": pin workers to these; NULL = the process's affinity, no pinning */
     const char *cpu_mask;  /* scalar | avx2 | avx512: highest variant allowed; NULL = $CPU_MASK, then all */
+    DeviceChoice device;   /* backend_open() looks at it */
 } BackendOptions;
 
 Status backend_open_cpu(Backend **out, const BackendOptions *options, Error *err);
+/* The device that options ask for. Errors name --device. */
+Status backend_open(Backend **out, const BackendOptions *options, Error *err);
 void   backend_close(Backend *b);
 
 const Ops  *backend_ops(const Backend *b);
 Stream     *backend_stream(Backend *b);
-const char *backend_name(const Backend *b);    /* "cpu" */
-const char *backend_variant(const Backend *b); /* "avx512-bf16", "scalar" ... */
+const char *backend_name(const Backend *b);    /* "cpu", "cuda" */
+const char *backend_variant(const Backend *b); /* "avx512-bf16", "scalar", "NVIDIA H200, sm_90" ... */
 int         backend_workers(const Backend *b);
 void        stream_sync(Stream *st);
 
+/* Around the ops of a model's pass on this batch. true: the device has done the pass already, by repeating an equal one that
+ * it had recorded; the ops are left out. The CPU never does. */
+bool stream_pass_begin(Stream *st, const void *model, const Batch *batch);
+void stream_pass_end(Stream *st);
+
 /* Memory that lives as long as the process: weights, caches, scratch. Zeroed, 64-byte aligned, in 2 MB
- * pages where the system gives them (pieces from 1 MB on). NULL: none left. Freed by backend_free only. */
+ * pages where the system gives them (pieces from 1 MB on). NULL: none left. Freed by backend_free only.
+ * backend_alloc: host and kernels see it under one address (what kernels wrote, after stream_sync).
+ * backend_alloc_device: kernels only, and backend_upload; the same on a CPU. */
 void *backend_alloc(Backend *b, size_t bytes);
+void *backend_alloc_device(Backend *b, size_t bytes);
+void  backend_upload(Backend *b, void *to, const void *from, size_t bytes);
 void  backend_free(Backend *b, void *p);
 size_t backend_bytes(const Backend *b); /* handed out now */
+uint64_t backend_available(const Backend *b); /* bytes a device can still give; 0 = it has no memory of its own */
 
 /* ---- weights ---- */
 
@@ -47,6 +63,7 @@ typedef struct Weight {
     void    *data;  /* NULL: this weight is absent */
     int64_t  n_out, n_in;
     Contract contract;
+    const Backend *device; /* whose memory and layout it has; NULL: the CPU layout above */
 } Weight;
 
 size_t weight_bytes(int64_t n_out, int64_t n_in, const Contract *c);

@@ -52,7 +52,7 @@ static Status group_alloc(CacheMemory *out, const CacheGroup *g, const CacheShap
     if (g->tokens_per_entry > 1)
         return error_set(err, ERR_UNSUPPORTED, "cache group %s holds %d tokens an entry; only 1 is supported", g->name,
                          g->tokens_per_entry);
-    void *data = all < SIZE_MAX && layer_bytes(g, shape, &layer) ? backend_alloc(table->backend, all) : NULL;
+    void *data = all < SIZE_MAX && layer_bytes(g, shape, &layer) ? backend_alloc_device(table->backend, all) : NULL;
     if (!data) return error_set(err, ERR_NOMEM, "no memory for the cache group %s of %zu bytes", g->name, all);
     *out = (CacheMemory){ .data = data, .layer_bytes = layer };
     if (g->kind != CACHE_PER_TOKEN) return OK;

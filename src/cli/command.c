@@ -38,15 +38,12 @@ static Status one_of(const char *flag, const char *value, const char *const *nam
 static Status refuse_later(const Options *o, Error *err)
 {
     static const char *const kv[] = { "auto", "bfloat16", "float32" };
-    static const char *const device[] = { "auto", "cpu" };
     int at;
     if (o->quantization && strcmp(o->quantization, "none") != 0)
         return error_set(err, ERR_UNSUPPORTED, "--quantization %s: this version computes in bf16 and float32 only", o->quantization);
     if (o->tensor_parallel_size > 1)
         return error_set(err, ERR_UNSUPPORTED, "--tensor-parallel-size %d: this version runs on one rank", (int)o->tensor_parallel_size);
-    Status s = one_of("device", o->device, device, COUNT(device), &at, err);
-    if (!s) s = one_of("kv-cache-dtype", o->kv_cache_dtype, kv, COUNT(kv), &at, err);
-    return s;
+    return one_of("kv-cache-dtype", o->kv_cache_dtype, kv, COUNT(kv), &at, err);
 }
 
 Status command_stack_options(const Options *o, StackOptions *out, Error *err)
@@ -54,16 +51,18 @@ Status command_stack_options(const Options *o, StackOptions *out, Error *err)
     static const char *const dtypes[] = { "auto", "bfloat16", "bf16", "float32", "f32", "float" };
     static const DType dtype_of[] = { DT_NONE, DT_BF16, DT_BF16, DT_F32, DT_F32, DT_F32 };
     static const char *const formats[] = { "auto", "safetensors", "dummy" };
-    int dtype, format;
+    static const char *const devices[] = { "auto", "cpu", "cuda" }; /* in the order of DeviceChoice */
+    int dtype, format, device;
     Status s = one_of("dtype", o->dtype, dtypes, COUNT(dtypes), &dtype, err);
     if (!s) s = one_of("load-format", o->load_format, formats, COUNT(formats), &format, err);
+    if (!s) s = one_of("device", o->device, devices, COUNT(devices), &device, err);
     if (!s) s = refuse_later(o, err);
     if (s) return s;
     *out = (StackOptions){
         .model = o->model,
         .dtype = dtype_of[dtype],
         .load_format = format == 2 ? LOAD_DUMMY : LOAD_AUTO,
-        .backend = { .n_workers = (int)o->workers, .cpuset = o->cpuset },
+        .backend = { .n_workers = (int)o->workers, .cpuset = o->cpuset, .device = (DeviceChoice)device },
         .chat_template = o->chat_template,
         .max_model_len = (int32_t)o->max_model_len,
         .max_num_seqs = (int32_t)o->max_num_seqs,

@@ -62,7 +62,7 @@ static const Row rows[] = {
     { "tensor-parallel-size tp-size", NULL, INT, BATCHES, AT(tensor_parallel_size), 1, 64, "N", "ranks; 1 for now" },
     { "kv-cache-dtype", NULL, TEXT, BATCHES, AT(kv_cache_dtype), 0, 0, "D", "auto: as --dtype" },
     { "quantization", NULL, TEXT, BATCHES, AT(quantization), 0, 0, "Q", "none for now" },
-    { "device", NULL, TEXT, LOADS, AT(device), 0, 0, "D", "auto or cpu" },
+    { "device", NULL, TEXT, LOADS, AT(device), 0, 0, "D", "auto, cpu or cuda" },
     { "cpuset", NULL, TEXT, LOADS, AT(cpuset), 0, 0, "LIST", "pin workers to these processors, e.g. 0-3,8" },
     { "workers threads", NULL, INT, LOADS, AT(workers), 1, 1024, "N", "threads that compute (default: one a processor)" },
     { "chat-template", NULL, TEXT, ANSWERS | CMD_SERVE, AT(chat_template), 0, 0, "FILE", "Jinja file instead of the model's own" },

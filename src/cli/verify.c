@@ -420,7 +420,7 @@ Status command_verify(const Options *o, Error *err)
     v->stack.backend.n_workers = MAX_WORKERS;
     if (!s) s = model_find(o->model, v->dir, sizeof v->dir, err);
     if (!s) s = read_prompts(v, err);
-    if (!s) s = backend_open_cpu(&v->backend, &v->stack.backend, err);
+    if (!s) s = backend_open(&v->backend, &v->stack.backend, err);
     command_catch_interrupt();
     numeric_mode_enter();
     if (!s) s = verify(v, err);

@@ -30,7 +30,7 @@ static Status bind_groups(Scorer *s, Error *err)
         s->per_token[g] = groups[g].kind == CACHE_PER_TOKEN;
         size_t entries = s->per_token[g] ? (size_t)n_blocks * BLOCK : 1;
         size_t layer_bytes = entries * groups[g].entry_bytes;
-        void *data = backend_alloc(s->backend, layer_bytes * (size_t)groups[g].n_layers);
+        void *data = backend_alloc_device(s->backend, layer_bytes * (size_t)groups[g].n_layers);
         if (!data) return error_set(err, ERR_NOMEM, "no memory for the caches of %d tokens", s->n_tokens);
         s->memory[g] = (CacheMemory){ .data = data, .layer_bytes = layer_bytes, .block_size = BLOCK,
                                       .max_blocks = n_blocks, .block_table = s->per_token[g] ? s->table : NULL };
@@ -90,8 +90,10 @@ Tensor score_pass(Scorer *s, const int32_t *ids, int32_t first, int32_t n, int32
                     .rope = rope, .parent = a[6], .path = path, .output = a[7],
                     .logits = tensor_2d(s->logits, DT_F32, n_outputs, s->model->info.vocab_size) };
     for (int g = 0; g < s->n_groups; g++) batch.store[g] = s->per_token[g] ? a[8] : NULL;
-    s->model->forward(s->model, backend_stream(s->backend), &batch);
-    stream_sync(backend_stream(s->backend));
+    Stream *st = backend_stream(s->backend);
+    if (!stream_pass_begin(st, s->model, &batch)) s->model->forward(s->model, st, &batch);
+    stream_pass_end(st);
+    stream_sync(st);
     return batch.logits;
 }
 

@@ -154,7 +154,7 @@ static Status open_all(Stack *s, const StackOptions *o, StackProgress *progress,
     s->config = plan.config;
     name_after(s, o->model);
     gather_stop_ids(s);
-    status = backend_open_cpu(&s->backend, &o->backend, err);
+    status = backend_open(&s->backend, &o->backend, err);
     if (!status) status = open_model(s, o, &plan, progress, &model, err);
     if (!status) status = open_engine(s, o, &plan, model, err);
     return status;

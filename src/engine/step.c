@@ -227,7 +227,8 @@ void step_run(Step *s)
     s->counts.passes++;
 
     batch_build(&s->builder, s->shares, s->n_shares, &s->batch);
-    s->model->forward(s->model, s->stream, &s->batch);
+    if (!stream_pass_begin(s->stream, s->model, &s->batch)) s->model->forward(s->model, s->stream, &s->batch);
+    stream_pass_end(s->stream);
     stream_sync(s->stream); /* the one place where the host waits */
     for (int32_t i = 0; i < s->n_shares; i++) choose_share(s, &s->shares[i]);
     commit_shares(s);

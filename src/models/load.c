@@ -33,6 +33,7 @@ typedef struct LoadWorker {
 
 typedef struct Loader {
     const Safetensors  *file; /* NULL: dummy */
+    Backend            *backend;
     const ModelOptions *options;
     LoadTask           *tasks;
     int                 n_tasks;
@@ -82,7 +83,7 @@ static Status take_memory(WeightList *list, Backend *backend, Error *err)
 {
     list->backend = backend;
     size_t bytes = vectors_bytes(list);
-    char *at = list->vectors = backend_alloc(backend, bytes);
+    char *at = list->vectors = backend_alloc_device(backend, bytes);
     if (!at) return error_set(err, ERR_NOMEM, "no memory for %zu bytes of norm weights", bytes);
 
     Status s = OK;
@@ -145,7 +146,7 @@ static int cut_tasks(const WeightList *list, const Safetensors *file, LoadTask *
 static Status loader_open(Loader *l, const WeightList *list, const Safetensors *file, Backend *backend,
                           const ModelOptions *options, Error *err)
 {
-    *l = (Loader){ .file = file, .options = options, .n_workers = backend_workers(backend) };
+    *l = (Loader){ .file = file, .backend = backend, .options = options, .n_workers = backend_workers(backend) };
     l->n_tasks = cut_tasks(list, file, NULL);
     l->tasks = mem_alloc_array((size_t)l->n_tasks, sizeof *l->tasks);
     l->workers = mem_alloc_array((size_t)l->n_workers, sizeof *l->workers);
@@ -208,20 +209,30 @@ static void dummy_task(const Loader *l, const LoadTask *t, uint16_t *out)
 
 /* ---- running ---- */
 
-static Status store_vector(const WeightItem *item, const void *source, DType dtype, Error *err)
+static Status finish_vector(const WeightItem *item, float *values, Error *err)
 {
-    float *out = *item->vector;
-    int64_t n = item_count(item);
-    dtype_to_f32(out, source, dtype, (size_t)n);
-    for (int64_t i = 0; i < n; i++) {
-        float stored = out[i];
-        if (item->use == VECTOR_NORM_PLUS_ONE) out[i] = 1.0f + stored;
-        if (item->use == VECTOR_NEG_EXP) out[i] = -f_exp(stored);
-        if (!isfinite(stored) || !isfinite(out[i]))
+    for (int64_t i = 0, n = item_count(item); i < n; i++) {
+        float stored = values[i];
+        if (item->use == VECTOR_NORM_PLUS_ONE) values[i] = 1.0f + stored;
+        if (item->use == VECTOR_NEG_EXP) values[i] = -f_exp(stored);
+        if (!isfinite(stored) || !isfinite(values[i]))
             return error_set(err, ERR_INPUT, "tensor %s holds %g at index %lld, which leaves no finite weight",
                              item->name, stored, (long long)i);
     }
     return OK;
+}
+
+/* Through memory of its own: its place may be on a device. */
+static Status store_vector(Backend *backend, const WeightItem *item, const void *source, DType dtype, Error *err)
+{
+    size_t n = (size_t)item_count(item);
+    float *values = mem_alloc_array(n, sizeof *values);
+    if (!values) return error_set(err, ERR_NOMEM, "no memory to load tensor %s", item->name);
+    dtype_to_f32(values, source, dtype, n);
+    Status s = finish_vector(item, values, err);
+    if (!s) backend_upload(backend, *item->vector, values, n * sizeof *values);
+    mem_free(values);
+    return s;
 }
 
 static Status run_task(Loader *l, LoadTask *t, LoadWorker *w)
@@ -234,7 +245,7 @@ static Status run_task(Loader *l, LoadTask *t, LoadWorker *w)
         dummy_task(l, t, w->staging);
     }
     t->hash = XXH3_64bits(w->staging, bytes);
-    if (t->item->vector) return store_vector(t->item, w->staging, t->dtype, &w->err);
+    if (t->item->vector) return store_vector(l->backend, t->item, w->staging, t->dtype, &w->err);
     weight_put_rows(t->item->matrix, t->first, t->n, w->staging, t->dtype);
     return OK;
 }

@@ -143,7 +143,7 @@ static Status prepare(Decoder **out, Safetensors **file, const char *dir, Backen
 static Status take_scratch(Decoder *d, Error *err)
 {
     size_t bytes = d->kind->place(d, NULL);
-    d->memory = backend_alloc(d->model.backend, bytes);
+    d->memory = backend_alloc_device(d->model.backend, bytes);
     if (!d->memory) return error_set(err, ERR_NOMEM, "no memory for %zu bytes of scratch", bytes);
     d->kind->place(d, d->memory);
     return OK;

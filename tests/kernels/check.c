@@ -1,5 +1,6 @@
 /* The harness of the kernel checks; see check.h. */
 #include "check.h"
+#include "check_device.h"
 
 #include "base/memory.h"
 
@@ -22,6 +23,7 @@ struct CheckBlock {
 
 static bool open_backends(Check *c)
 {
+    if (getenv("TANDEM_CHECK_DEVICE")) return check_device_open(c);
     static const char *const masks[] = { "scalar", "avx2", "avx512" };
     for (int i = 0; i < COUNT(masks); i++) {
         BackendOptions options = { .n_workers = c->bench ? 0 : 3, .cpu_mask = masks[i] };
@@ -67,6 +69,7 @@ bool check_begin(Check *c, int argc, char **argv)
 int check_end(Check *c)
 {
     check_done(c);
+    check_device_close(c);
     for (int i = 0; i < c->n_backends; i++) backend_close(c->backend[i]);
     printf("%d checks, %d failed (seed %llu)\n", c->n_checks, c->n_failed, (unsigned long long)c->seed);
     return c->n_failed || !c->n_checks;
@@ -172,7 +175,7 @@ void *check_alloc(Check *c, size_t bytes)
 {
     size_t whole = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + 2 * GUARD_BYTES;
     CheckBlock *b = mem_alloc(sizeof *b);
-    if (b) b->data = aligned_alloc(ALIGNMENT, whole);
+    if (b) b->data = c->device ? backend_alloc(c->backend[0], whole) : aligned_alloc(ALIGNMENT, whole);
     if (!b || !b->data) {
         fprintf(stderr, "no memory for a check\n");
         exit(1);
@@ -196,11 +199,13 @@ static bool guards_are_whole(const CheckBlock *b)
 
 void check_done(Check *c)
 {
+    check_device_done(c);
     while (c->blocks) {
         CheckBlock *b = c->blocks;
         if (!guards_are_whole(b)) check_that(c, false, "wrote outside its memory");
         c->blocks = b->next;
-        free(b->data);
+        if (c->device) backend_free(c->backend[0], b->data);
+        else free(b->data);
         mem_free(b);
     }
 }
@@ -238,6 +243,7 @@ Weight check_weight(Check *c, Fill fill, int64_t n_out, int64_t n_in, Contract c
         check_fill(c, tensor_1d(row, DT_F32, n_in), fill);
         weight_put_rows(&w, i, 1, row, DT_F32);
     }
+    if (c->device) check_device_weight(c, &w);
     return w;
 }
 
@@ -245,7 +251,7 @@ Weight check_weight(Check *c, Fill fill, int64_t n_out, int64_t n_in, Contract c
 
 bool check_next_variant(Check *c)
 {
-    int most = c->bench ? 1 : 3; /* turns a variant gets: 1, 2, 3 workers, or all at once */
+    int most = c->bench || c->device ? 1 : 3; /* turns a variant gets: 1, 2, 3 workers, or all at once */
     if (c->variant < 0 || c->n_workers >= most) {
         if (++c->variant == c->n_backends) {
             c->variant = -1;
@@ -254,7 +260,7 @@ bool check_next_variant(Check *c)
         c->n_workers = 0;
     }
     c->n_workers++;
-    c->ops = backend_ops(c->backend[c->variant]);
+    c->ops = c->device ? check_device_ops(c) : backend_ops(c->backend[c->variant]);
     c->stream = backend_stream(c->backend[c->variant]);
     if (!c->bench) stream_use_workers(c->stream, c->n_workers);
     return true;

@@ -29,6 +29,7 @@ typedef enum Fill {
 } Fill;
 
 typedef struct CheckBlock CheckBlock;
+typedef struct CheckDevice CheckDevice;
 
 typedef struct Check {
     uint64_t    seed, random;
@@ -42,6 +43,7 @@ typedef struct Check {
     const Ops *ops; /* of the variant whose turn it is */
     Stream    *stream;
 
+    CheckDevice *device; /* $TANDEM_CHECK_DEVICE is the one variant, see check_device.h */
     CheckBlock *blocks;
     int         n_checks, n_failed;
     double      flops, bytes; /* of one run, for --bench */

@@ -333,7 +333,8 @@ static void check_worked_example(Check *c)
                        g[3] = { -0.1f, -0.5f, -1 };
     static const float o[3][2] = { { 0.212132f, 0.424264f }, { -0.236876f, 0.480843f }, { 0.003388f, -0.188153f } };
     static const float state[4] = { -0.211784f, 0.771725f, 0.004792f, -0.266089f };
-    float neg_exp_a[1] = { -1 }, dt_bias[1] = { 0 };
+    float *neg_exp_a = check_alloc(c, sizeof *neg_exp_a), *dt_bias = check_alloc(c, sizeof *dt_bias);
+    neg_exp_a[0] = -1;
     Scene s;
     check_label(c, "worked example");
     scene_open(&s, c, &(SceneSeq){ 0, 3, true, TREE_CHAIN }, 1, 16, 0);

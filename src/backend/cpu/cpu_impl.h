@@ -40,6 +40,8 @@ void     cpu_ops_fill(Ops *ops, unsigned features);
 
 /* ---- workers ---- */
 struct Stream {
+    struct Device *device; /* first, where a device module finds it; NULL: ops run here */
+    const struct DeviceModule *module;
     Workers  *workers;
     int       n_in_use; /* of them, see stream_use_workers() */
     char     *scratch;  /* [workers][WORKER_SCRATCH_BYTES] */

@@ -11,6 +11,7 @@
  * first. A row count that does not end on a panel writes single rows. */
 #include "backend/backend.h"
 
+#include "backend/device.h"
 #include "base/memory.h"
 
 enum { PIECE_WORDS = 64 };
@@ -33,12 +34,19 @@ size_t weight_bytes(int64_t n_out, int64_t n_in, const Contract *c)
 
 Status weight_alloc(Backend *b, Weight *w, int64_t n_out, int64_t n_in, Contract c, Error *err)
 {
+    Device *device;
+    const DeviceModule *module = backend_module(b, &device);
     *w = (Weight){ NULL, n_out, n_in, c };
     if (c.mode != MATH_BF16 && c.mode != MATH_F32) {
-        return error_set(err, ERR_UNSUPPORTED, "the CPU backend computes with bf16 and float32 weights only");
+        return error_set(err, ERR_UNSUPPORTED, "this version computes with bf16 and float32 weights only");
     }
     size_t bytes = weight_bytes(n_out, n_in, &c);
-    w->data = backend_alloc(b, bytes);
+    if (module) {
+        w->device = b;
+        w->contract = module->contract(c, n_in);
+        bytes = module->weight_bytes(n_out, n_in, &w->contract);
+    }
+    w->data = backend_alloc_device(b, bytes);
     if (w->data) return OK;
     return error_set(err, ERR_NOMEM, "no memory for a weight of %lld x %lld (%zu bytes)", (long long)n_out,
                      (long long)n_in, bytes);
@@ -136,10 +144,41 @@ static void put_panel(Weight *w, int64_t row, const char *rows, DType source)
     }
 }
 
+/* A device takes rows of the contract's type: converts others a few at a time. */
+static void put_device_rows(const Weight *w, int64_t first, int64_t n, const void *rows, DType source)
+{
+    Device *device;
+    const DeviceModule *module = backend_module(w->device, &device);
+    if (source == w->contract.in) {
+        module->put_rows(device, w, first, n, rows);
+        return;
+    }
+    int64_t n_words = words_of(w);
+    size_t row_bytes = (size_t)w->n_in * dtype_bytes(w->contract.in);
+    char *row = mem_alloc((size_t)n_words * sizeof(uint32_t)); /* while loading only */
+    CHECK(row);
+    for (int64_t r = 0; r < n; r++) {
+        const char *src = (const char *)rows + (size_t)(r * w->n_in) * dtype_bytes(source);
+        for (int64_t at = 0; at < n_words; at += PIECE_WORDS) {
+            uint32_t piece[PIECE_WORDS];
+            int64_t take = n_words - at < PIECE_WORDS ? n_words - at : PIECE_WORDS;
+            read_words(piece, w, src, source, at, take);
+            size_t left = row_bytes - (size_t)at * sizeof(uint32_t), bytes = (size_t)take * sizeof(uint32_t);
+            memcpy(row + (size_t)at * sizeof(uint32_t), piece, bytes < left ? bytes : left);
+        }
+        module->put_rows(device, w, first + r, 1, row);
+    }
+    mem_free(row);
+}
+
 void weight_put_rows(Weight *w, int64_t first, int64_t n, const void *rows, DType source)
 {
     CHECK(first >= 0 && n >= 0 && first + n <= w->n_out);
     CHECK(source == DT_F32 || source == DT_BF16 || source == DT_F16);
+    if (w->device) {
+        put_device_rows(w, first, n, rows, source);
+        return;
+    }
     size_t row_bytes = (size_t)w->n_in * dtype_bytes(source);
     const char *src = rows;
     for (int64_t row = first, end = first + n; row < end;) {
@@ -157,6 +196,12 @@ void weight_put_rows(Weight *w, int64_t first, int64_t n, const void *rows, DTyp
 
 void weight_get_row(const Weight *w, int64_t row, float *out)
 {
+    if (w->device) {
+        Device *device;
+        const DeviceModule *module = backend_module(w->device, &device);
+        module->get_row(device, w, row, out);
+        return;
+    }
     const uint32_t *panel =
         (const uint32_t *)w->data + row / WEIGHT_PANEL * words_of(w) * WEIGHT_PANEL + row % WEIGHT_PANEL;
     for (int64_t k = 0; k < w->n_in; k++) {

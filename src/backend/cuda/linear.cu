@@ -1,0 +1,304 @@
+/* linear: y = x W^T. bf16 on tensor cores, float32 by the scalar contract.
+ *
+ * Weights are the 16-row operand of mma.sync m16n8k16, rows of x the 8-column operand, so one row is a tile with seven
+ * empty columns and takes the same instruction as 512. A block computes some tiles of 16 outputs for some tiles of 8 rows;
+ * its warps share K: warp w takes part w of n_parts equal parts, ascending, with one float32 accumulator an output. Parts
+ * are added as a binary tree, as on the CPU. n_parts depends on n_in alone.
+ *
+ *     part 0: piece of 32 inputs = two products ──> accumulator ──┐
+ *     part 1: ...                                                 ├─ tree ─> out
+ *
+ * Order in a piece: product 0 takes inputs 8t .. 8t + 3 (t = 0 .. 3), product 1 inputs 8t + 4 .. 8t + 7, so that a lane
+ * loads 16 bytes of x for both. Weights are stored as lanes hold them: a warp reads 512 contiguous bytes a product and
+ * needs no shared memory. One read of the weights bounds the time up to some 16 rows; then the rows of x, read again for
+ * each tile of outputs, do (more outputs a block: fewer reads of x). No sum depends on rows, tiles or blocks.
+ *
+ * float32: one thread an output, one fma chain a part: the bits of the CPU. It exists for comparisons, not for speed. */
+#include "cuda_impl.h"
+
+enum { MAX_JOBS = 8, MAX_PARTS = 8 };
+
+struct LinearArgs {
+    struct {
+        const uint4 *weight;
+        float       *out;
+        int64_t      out_stride;
+        int32_t      n_out, first_tile; /* tiles of all jobs follow each other */
+    } job[MAX_JOBS];
+    int32_t         n_jobs, n_tiles, n_rows, n_pieces; /* pieces of 32 inputs, padded */
+    int32_t         n_in;
+    const uint16_t *x;
+    int64_t         x_stride;
+};
+
+static __device__ __forceinline__ void mma(float d[4], uint4 a, uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+
+static __device__ __forceinline__ uint4 load_stream(const uint4 *p)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+
+/* 8 inputs of a row from k on; zeros behind the end. */
+static __device__ __forceinline__ uint4 load_x(const uint16_t *row, int64_t k, int64_t n_in, bool aligned)
+{
+    if (aligned) return *(const uint4 *)(row + k);
+    uint32_t word[4];
+    for (int i = 0; i < 4; i++) {
+        uint32_t low = k + 2 * i < n_in ? row[k + 2 * i] : 0, high = k + 2 * i + 1 < n_in ? row[k + 2 * i + 1] : 0;
+        word[i] = low | high << 16;
+    }
+    return make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+/* MT tiles of 16 outputs, NT tiles of 8 rows, UNROLL pieces in flight; blockDim.x = 32 n_parts. */
+template <int MT, int NT, int UNROLL, bool ALIGNED>
+static __global__ void __launch_bounds__(256) linear_bf16(const LinearArgs args)
+{
+    extern __shared__ float sums[]; /* [n_parts][NT * 8][MT * 16] */
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_parts = blockDim.x / 32;
+    const int g = lane / 4, t = lane % 4, first_row = blockIdx.x * NT * 8, first_tile = blockIdx.y * MT;
+    const int per_part = args.n_pieces / n_parts, first = warp * per_part, end = first + per_part;
+
+    const uint4 *weight[MT];
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+        int tile = min(first_tile + m, args.n_tiles - 1), j = 0;
+        while (j + 1 < args.n_jobs && tile >= args.job[j + 1].first_tile) j++;
+        weight[m] = args.job[j].weight + (int64_t)(tile - args.job[j].first_tile) * args.n_pieces * 64 + lane;
+    }
+    const uint16_t *row[NT];
+    bool has_row[NT];
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        int r = first_row + n * 8 + g;
+        has_row[n] = r < args.n_rows;
+        row[n] = args.x + (int64_t)(has_row[n] ? r : 0) * args.x_stride;
+    }
+
+    float acc[MT][NT][4] = {};
+    int piece = first;
+    for (; piece + UNROLL <= end; piece += UNROLL) {
+        uint4 w[UNROLL][MT][2], x[UNROLL][NT];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                w[u][m][0] = load_stream(weight[m] + (int64_t)(piece + u) * 64);
+                w[u][m][1] = load_stream(weight[m] + (int64_t)(piece + u) * 64 + 32);
+            }
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+                x[u][n] = has_row[n] ? load_x(row[n], (int64_t)(piece + u) * TILE_K + 8 * t, args.n_in, ALIGNED)
+                                     : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int m = 0; m < MT; m++) {
+                    mma(acc[m][n], w[u][m][0], x[u][n].x, x[u][n].y);
+                    mma(acc[m][n], w[u][m][1], x[u][n].z, x[u][n].w);
+                }
+    }
+    for (; piece < end; piece++) {
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            uint4 x = has_row[n] ? load_x(row[n], (int64_t)piece * TILE_K + 8 * t, args.n_in, ALIGNED) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                mma(acc[m][n], load_stream(weight[m] + (int64_t)piece * 64), x.x, x.y);
+                mma(acc[m][n], load_stream(weight[m] + (int64_t)piece * 64 + 32), x.z, x.w);
+            }
+        }
+    }
+
+    enum { WIDE = MT * 16, PART = NT * 8 * WIDE };
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                sums[warp * PART + (n * 8 + 2 * t + e % 2) * WIDE + m * 16 + g + e / 2 * 8] = acc[m][n][e];
+    __syncthreads();
+    for (int i = threadIdx.x; i < PART; i += blockDim.x) {
+        int r = first_row + i / WIDE, tile = first_tile + i % WIDE / 16;
+        if (r >= args.n_rows || tile >= args.n_tiles) continue;
+        float part[MAX_PARTS];
+#pragma unroll
+        for (int p = 0; p < MAX_PARTS; p++) part[p] = p < n_parts ? sums[p * PART + i] : 0;
+#pragma unroll
+        for (int step = 1; step < MAX_PARTS; step *= 2)
+#pragma unroll
+            for (int p = 0; p + step < MAX_PARTS; p += 2 * step)
+                if (step < n_parts) part[p] = part[p] + part[p + step];
+        int j = 0;
+        while (j + 1 < args.n_jobs && tile >= args.job[j + 1].first_tile) j++;
+        int n = (tile - args.job[j].first_tile) * 16 + i % 16;
+        if (n < args.job[j].n_out) args.job[j].out[(int64_t)r * args.job[j].out_stride + n] = part[0];
+    }
+}
+
+template <int MT, int NT, int UNROLL> static void launch_bf16(Device *d, const LinearArgs &args, int n_parts, bool aligned)
+{
+    dim3 grid((args.n_rows + NT * 8 - 1) / (NT * 8), (args.n_tiles + MT - 1) / MT);
+    size_t shared = (size_t)n_parts * NT * 8 * MT * 16 * sizeof(float);
+    auto kernel = aligned ? linear_bf16<MT, NT, UNROLL, true> : linear_bf16<MT, NT, UNROLL, false>;
+    static bool is_set[2];
+    if (!is_set[aligned]) {
+        size_t most = (size_t)MAX_PARTS * NT * 8 * MT * 16 * sizeof(float);
+        CUDA_MUST(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)most));
+        is_set[aligned] = true;
+    }
+    kernel<<<grid, 32 * n_parts, shared, d->stream>>>(args);
+    LAUNCHED();
+}
+
+static void run_bf16(Device *d, Tensor x, const LinearJob *jobs, int n_jobs)
+{
+    const Weight *w = jobs[0].weight;
+    LinearArgs a = {};
+    a.n_jobs = n_jobs;
+    for (int j = 0; j < n_jobs; j++) {
+        const Weight *wj = jobs[j].weight;
+        MUST(wj->n_in == w->n_in && wj->contract.k_parts == w->contract.k_parts);
+        a.job[j] = { (const uint4 *)wj->data, (float *)jobs[j].out.data, jobs[j].out.stride[0], (int32_t)wj->n_out, a.n_tiles };
+        a.n_tiles += (int32_t)((wj->n_out + TILE_ROWS - 1) / TILE_ROWS);
+    }
+    a.n_rows = (int32_t)x.shape[0];
+    a.n_in = (int32_t)w->n_in;
+    a.n_pieces = (int32_t)(padded_k(w->n_in) / TILE_K);
+    a.x = (const uint16_t *)x.data;
+    a.x_stride = x.stride[0];
+    bool aligned = w->n_in % TILE_K == 0 && (uintptr_t)x.data % 16 == 0 && x.stride[0] % 8 == 0;
+    int parts = w->contract.k_parts;
+    if (a.n_rows <= 8) launch_bf16<1, 1, 8>(d, a, parts, aligned);
+    else if (a.n_rows <= 16) launch_bf16<2, 2, 4>(d, a, parts, aligned);
+    else if (a.n_rows <= 32) launch_bf16<2, 4, 2>(d, a, parts, aligned);
+    else launch_bf16<4, 8, 1>(d, a, parts, aligned);
+}
+
+/* ---- float32 ---- */
+
+static __global__ void linear_f32(float *out, int64_t out_stride, const float *w, int n_out, int64_t n_in, int n_parts,
+                                  const float *x, int64_t x_stride, int n_rows)
+{
+    int n = blockIdx.x * 16 + threadIdx.x, r = blockIdx.y * 8 + threadIdx.y;
+    if (n >= n_out || r >= n_rows) return;
+    const float *column = w + (int64_t)blockIdx.x * n_in * TILE_ROWS + threadIdx.x, *row = x + r * x_stride;
+    float part[MAX_PARTS];
+    int64_t per_part = n_in / n_parts;
+#pragma unroll
+    for (int p = 0; p < MAX_PARTS; p++) {
+        float sum = 0;
+        if (p < n_parts)
+            for (int64_t k = p * per_part; k < (p + 1) * per_part; k++) sum = fmaf(row[k], column[k * TILE_ROWS], sum);
+        part[p] = sum;
+    }
+#pragma unroll
+    for (int step = 1; step < MAX_PARTS; step *= 2)
+#pragma unroll
+        for (int p = 0; p + step < MAX_PARTS; p += 2 * step)
+            if (step < n_parts) part[p] = part[p] + part[p + step];
+    out[r * out_stride + n] = part[0];
+}
+
+static void run_f32(Device *d, Tensor x, const LinearJob *job)
+{
+    const Weight *w = job->weight;
+    dim3 grid((unsigned)((w->n_out + 15) / 16), (unsigned)((x.shape[0] + 7) / 8));
+    linear_f32<<<grid, dim3(16, 8), 0, d->stream>>>((float *)job->out.data, job->out.stride[0], (const float *)w->data,
+                                                    (int)w->n_out, w->n_in, w->contract.k_parts, (const float *)x.data,
+                                                    x.stride[0], (int)x.shape[0]);
+    LAUNCHED();
+}
+
+static void linear(Stream *st, Tensor x, const LinearJob *jobs, int n_jobs)
+{
+    Device *d = device_of(st);
+    MUST(n_jobs <= MAX_JOBS);
+    if (x.shape[0] <= 0 || n_jobs <= 0) return;
+    count_rows(d, d->counts->linear, x.shape[0]);
+    if (jobs[0].weight->contract.mode == MATH_BF16) run_bf16(d, x, jobs, n_jobs);
+    else for (int j = 0; j < n_jobs; j++) run_f32(d, x, &jobs[j]);
+    fault(d, "linear", jobs[0].out, x.shape[0]);
+}
+
+/* ---- weights ---- */
+
+Contract cuda_contract(Contract c, int64_t n_in)
+{
+    if (c.mode != MATH_BF16) return c;
+    for (c.k_parts = MAX_PARTS; c.k_parts > 1 && n_in % (c.k_parts * TILE_K) != 0;) c.k_parts /= 2;
+    c.k_step = 16;
+    return c;
+}
+
+size_t cuda_weight_bytes(int64_t n_out, int64_t n_in, const Contract *c)
+{
+    size_t rows = (size_t)((n_out + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS);
+    return c->mode == MATH_BF16 ? rows * (size_t)padded_k(n_in) * 2 : rows * (size_t)n_in * 4;
+}
+
+static __global__ void place_rows(void *to, const void *from, int64_t first, int64_t n, int64_t n_in, int is_bf16)
+{
+    int64_t r = blockIdx.y;
+    for (int64_t k = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; k < n_in; k += (int64_t)gridDim.x * blockDim.x) {
+        int64_t row = first + r;
+        if (is_bf16) ((uint16_t *)to)[bf16_place(n_in, row, k)] = ((const uint16_t *)from)[r * n_in + k];
+        else ((float *)to)[(row / TILE_ROWS * n_in + k) * TILE_ROWS + row % TILE_ROWS] = ((const float *)from)[r * n_in + k];
+    }
+}
+
+enum { STAGING_BYTES = 16 << 20 };
+
+void cuda_put_rows(Device *d, const Weight *w, int64_t first, int64_t n, const void *rows)
+{
+    size_t row_bytes = (size_t)w->n_in * type_bytes(w->contract.in);
+    int64_t most = (int64_t)(STAGING_BYTES / row_bytes);
+    MUST(most > 0);
+    if (most > 32768) most = 32768;
+    if (!d->staging) {
+        CUDA_MUST(cudaMallocHost(&d->staging, STAGING_BYTES));
+        CUDA_MUST(cudaMalloc(&d->raw, STAGING_BYTES));
+    }
+    for (int64_t at = 0; at < n; at += most) {
+        int64_t take = n - at < most ? n - at : most;
+        memcpy(d->staging, (const char *)rows + (size_t)at * row_bytes, (size_t)take * row_bytes);
+        CUDA_MUST(cudaMemcpyAsync(d->raw, d->staging, (size_t)take * row_bytes, cudaMemcpyHostToDevice, d->stream));
+        dim3 grid((unsigned)((w->n_in + 255) / 256 < 64 ? (w->n_in + 255) / 256 : 64), (unsigned)take);
+        place_rows<<<grid, 256, 0, d->stream>>>(w->data, d->raw, first + at, take, w->n_in, w->contract.mode == MATH_BF16);
+        LAUNCHED();
+        CUDA_MUST(cudaStreamSynchronize(d->stream));
+    }
+}
+
+static __global__ void widen_row(float *out, DeviceWeight w, int64_t row)
+{
+    for (int64_t k = threadIdx.x; k < w.n_in; k += blockDim.x) out[k] = weight_at(w, row, k);
+}
+
+void cuda_get_row(Device *d, const Weight *w, int64_t row, float *out)
+{
+    float *wide = (float *)scratch(d, (size_t)w->n_in * sizeof(float));
+    widen_row<<<1, 256, 0, d->stream>>>(wide, weight_of(w), row);
+    LAUNCHED();
+    CUDA_MUST(cudaMemcpyAsync(out, wide, (size_t)w->n_in * sizeof(float), cudaMemcpyDeviceToHost, d->stream));
+    CUDA_MUST(cudaStreamSynchronize(d->stream));
+}
+
+void cuda_add_linear(Ops *ops)
+{
+    ops->linear = linear;
+}
