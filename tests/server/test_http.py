@@ -614,7 +614,7 @@ class TestLimits(unittest.TestCase):
         return [e[6:] for e in text.decode().split("\n\n") if e.startswith("data: {")]
 
     def test_slow_sender(self):
-        with serve("request_ms=600") as server:
+        with serve("request_ms=400") as server:
             s = server.socket()
             begin = time.monotonic()
             with self.assertRaises((ConnectionError, AssertionError)):
@@ -635,7 +635,7 @@ class TestLimits(unittest.TestCase):
             self.assertEqual(read_all(body), b"")
             body.close()
             # An exchange that takes longer than that is not meant.
-            self.assertEqual(server.post(COMPLETIONS, {"prompt": "a b c d", "seed": PACE + 300})[0], 200)
+            self.assertEqual(server.post(COMPLETIONS, {"prompt": "a b c d", "seed": PACE + 150})[0], 200)
 
     def test_silent_connection(self):
         with serve("idle_ms=400") as server:
@@ -649,7 +649,7 @@ class TestLimits(unittest.TestCase):
 
     def test_silent_stream_is_kept_alive(self):
         with serve("keep_alive_ms=100") as server:
-            _, answer, _ = server.request("POST", COMPLETIONS, body={"prompt": "a b", "stream": True, "seed": PACE + 700})
+            _, answer, _ = server.request("POST", COMPLETIONS, body={"prompt": "a b", "stream": True, "seed": PACE + 500})
             self.assertIn(b"\n\n: still here\n\n", b"\n\n" + answer)
             self.assertEqual("".join(e["choices"][0]["text"] for e in events(answer.decode())), "a b")
 
