@@ -723,6 +723,15 @@ class TestLimits(unittest.TestCase):
             self.assertEqual(server.post("/tokenize", {"prompt": "a"})[0], 200)
 
 
+    def test_json_values_are_bounded(self):
+        with serve() as server:
+            status, body = server.post(COMPLETIONS, '{"prompt":[' + "1," * 2200000 + "1]}")
+            self.assertEqual((status, "values" in body["error"]["message"]), (400, True))
+            text = ",[{" * 800000  # in a string they are just text
+            status, body = server.post("/tokenize", {"prompt": text})
+            self.assertEqual(status, 200)
+
+
 class TestKeys(unittest.TestCase):
     def test_keys(self):
         with serve("key=first", "key=second-key", ready=False) as server:
