@@ -46,6 +46,19 @@ static Status refuse_later(const Options *o, Error *err)
     return one_of("kv-cache-dtype", o->kv_cache_dtype, kv, COUNT(kv), &at, err);
 }
 
+static Status speculation_flags(const Options *o, SpeculativeConfig *out, Error *err)
+{
+    SglangSpeculation flags = { .algorithm = o->speculative_algorithm, .draft_model_path = o->speculative_draft_model_path,
+                                .num_steps = o->speculative_num_steps, .eagle_topk = o->speculative_eagle_topk,
+                                .num_draft_tokens = o->speculative_num_draft_tokens };
+    bool is_sglang = flags.algorithm || flags.draft_model_path || flags.num_steps || flags.eagle_topk || flags.num_draft_tokens;
+    *out = (SpeculativeConfig){ .method = SPEC_NONE };
+    if (o->speculative_config && is_sglang)
+        return error_set(err, ERR_USAGE, "say it once: --speculative-config or the other --speculative flags");
+    if (o->speculative_config) return speculative_config_parse(out, o->speculative_config, strlen(o->speculative_config), err);
+    return is_sglang ? speculative_config_sglang(out, &flags, err) : OK;
+}
+
 Status command_stack_options(const Options *o, StackOptions *out, Error *err)
 {
     static const char *const dtypes[] = { "auto", "bfloat16", "bf16", "float32", "f32", "float" };
@@ -58,8 +71,12 @@ Status command_stack_options(const Options *o, StackOptions *out, Error *err)
     if (!s) s = one_of("device", o->device, devices, COUNT(devices), &device, err);
     if (!s) s = refuse_later(o, err);
     if (s) return s;
+    SpeculativeConfig speculation;
+    s = speculation_flags(o, &speculation, err);
+    if (s) return s;
     *out = (StackOptions){
         .model = o->model,
+        .speculation = speculation,
         .dtype = dtype_of[dtype],
         .load_format = format == 2 ? LOAD_DUMMY : LOAD_AUTO,
         .backend = { .n_workers = (int)o->workers, .cpuset = o->cpuset, .device = (DeviceChoice)device },

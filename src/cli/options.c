@@ -66,7 +66,12 @@ static const Row rows[] = {
     { "cpuset", NULL, TEXT, LOADS, AT(cpuset), 0, 0, "LIST", "pin workers to these processors, e.g. 0-3,8" },
     { "workers threads", NULL, INT, LOADS, AT(workers), 1, 1024, "N", "threads that compute (default: one a processor)" },
     { "chat-template", NULL, TEXT, ANSWERS | CMD_SERVE, AT(chat_template), 0, 0, "FILE", "Jinja file instead of the model's own" },
-    { "speculative-config", NULL, TEXT, ANSWERS | BATCHES, AT(speculative_config), 0, 0, "JSON", "{\"method\": \"none\"}: drafters" },
+    { "speculative-config", NULL, TEXT, ANSWERS | BATCHES | CMD_BENCH, AT(speculative_config), 0, 0, "JSON", "{\"method\": auto|mtp|dflash|ddtree|ngram|none, \"model\": DRAFTER, \"num_speculative_tokens\": N, \"tree_budget\": B}" },
+    { "speculative-algorithm", NULL, TEXT, ANSWERS | BATCHES, AT(speculative_algorithm), 0, 0, "NAME", "NEXTN, DFLASH, DDTREE, NGRAM: SGLang's way to say it" },
+    { "speculative-draft-model-path", NULL, TEXT, ANSWERS | BATCHES, AT(speculative_draft_model_path), 0, 0, "PATH", "the drafter" },
+    { "speculative-num-steps", NULL, INT, ANSWERS | BATCHES, AT(speculative_num_steps), 1, 31, "N", "drafted tokens of a chain" },
+    { "speculative-eagle-topk", NULL, INT, ANSWERS | BATCHES, AT(speculative_eagle_topk), 1, 64, "K", "1: MTP drafts are chains" },
+    { "speculative-num-draft-tokens", NULL, INT, ANSWERS | BATCHES, AT(speculative_num_draft_tokens), 1, 1024, "N", "rows of a verify pass, anchor included" },
 
     { "host", NULL, TEXT, CMD_SERVE, AT(host), 0, 0, "ADDR", "address to listen on (default 127.0.0.1)" },
     { "port", NULL, INT, CMD_SERVE, AT(port), 0, 65535, "N", "port (default 8000; 0 = any free one)" },

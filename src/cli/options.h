@@ -41,6 +41,8 @@ typedef struct Options {
     int64_t     max_model_len, max_num_seqs, max_num_batched_tokens, block_size, workers, tensor_parallel_size;
     double      memory_utilization;
     const char *speculative_config;
+    const char *speculative_algorithm, *speculative_draft_model_path; /* SGLang's names for the same */
+    int64_t     speculative_num_steps, speculative_eagle_topk, speculative_num_draft_tokens;
 
     /* the server */
     const char *host, *served_model_name, *api_key_file, *default_chat_template_kwargs;

@@ -21,10 +21,7 @@ Status command_plan(const Options *o, Error *err)
     Plan plan;
     Status s = command_stack_options(o, &so, err);
     if (!s) s = model_find(o->model, dir, sizeof dir, err);
-    PlanInput in = { .dir = dir, .model = { .dtype = so.dtype, .load_format = so.load_format }, .memory_fraction = so.memory_fraction,
-                     .engine = { .max_model_len = so.max_model_len, .max_num_seqs = so.max_num_seqs, .block_size = so.block_size,
-                                 .max_num_batched_tokens = so.max_num_batched_tokens } };
-    if (!s) s = plan_make(&plan, &in, err);
+    if (!s) s = stack_plan(&so, dir, &plan, err);
     if (s) return s;
     if (o->json) {
         print_json(&plan);

@@ -16,14 +16,14 @@ static size_t arena_bytes(const ModelLimits *l)
            16 * 64; /* each array rounded up to a line */
 }
 
-static size_t features_bytes(const ModelLimits *l, int32_t hidden_size, const Drafter *d)
+static size_t features_bytes(const ModelLimits *l, int32_t hidden_size, const DrafterNeeds *d)
 {
-    return d ? (size_t)l->max_rows * (size_t)d->n_taps * (size_t)hidden_size * sizeof(float) : 0;
+    return (size_t)l->max_rows * (size_t)d->n_taps * (size_t)hidden_size * sizeof(float);
 }
 
-static size_t hidden_bytes(const ModelLimits *l, int32_t hidden_size, const Drafter *d)
+static size_t hidden_bytes(const ModelLimits *l, int32_t hidden_size, const DrafterNeeds *d)
 {
-    return d && d->wants_last_hidden ? (size_t)l->max_rows * (size_t)hidden_size * sizeof(float) : 0;
+    return d->wants_last_hidden ? (size_t)l->max_rows * (size_t)hidden_size * sizeof(float) : 0;
 }
 
 static size_t logits_bytes(const ModelLimits *l, int32_t vocab_size)
@@ -31,7 +31,7 @@ static size_t logits_bytes(const ModelLimits *l, int32_t vocab_size)
     return (size_t)l->max_outputs * (size_t)vocab_size * sizeof(float);
 }
 
-size_t batch_builder_bytes(const ModelLimits *l, int32_t vocab_size, int32_t hidden_size, const Drafter *d)
+size_t batch_builder_bytes(const ModelLimits *l, int32_t vocab_size, int32_t hidden_size, const DrafterNeeds *d)
 {
     return arena_bytes(l) + logits_bytes(l, vocab_size) + features_bytes(l, hidden_size, d) +
            hidden_bytes(l, hidden_size, d);
@@ -63,6 +63,7 @@ Status batch_builder_open(BatchBuilder *b, Backend *backend, const Model *model,
                           const ModelLimits *limits, const BlockTable *table, Error *err)
 {
     CacheGroup groups[MAX_GROUPS];
+    DrafterNeeds needs = drafter_needs(drafter);
     *b = (BatchBuilder){ .table = table,
                          .backend = backend,
                          .limits = *limits,
@@ -72,8 +73,8 @@ Status batch_builder_open(BatchBuilder *b, Backend *backend, const Model *model,
                          .n_taps = drafter ? drafter->n_taps : 0,
                          .taps = drafter ? drafter->taps : NULL };
     if (take_arrays(b) && take_floats(b, &b->logits, logits_bytes(limits, b->vocab_size)) &&
-        take_floats(b, &b->features, features_bytes(limits, b->hidden_size, drafter)) &&
-        take_floats(b, &b->last_hidden, hidden_bytes(limits, b->hidden_size, drafter)))
+        take_floats(b, &b->features, features_bytes(limits, b->hidden_size, &needs)) &&
+        take_floats(b, &b->last_hidden, hidden_bytes(limits, b->hidden_size, &needs)))
         return OK;
     batch_builder_close(b);
     return error_set(err, ERR_NOMEM, "no memory for passes of %d rows and %d outputs", limits->max_rows,

@@ -25,7 +25,7 @@ Status batch_builder_open(BatchBuilder *b, Backend *backend, const Model *model,
 void   batch_builder_close(BatchBuilder *b); /* copes with a zeroed one */
 
 /* Bytes that open takes; for the plan. */
-size_t batch_builder_bytes(const ModelLimits *limits, int32_t vocab_size, int32_t hidden_size, const Drafter *drafter);
+size_t batch_builder_bytes(const ModelLimits *limits, int32_t vocab_size, int32_t hidden_size, const DrafterNeeds *drafter);
 
 /* Fills *out from shares in their order (uncertain ones first) and sets their first_row, first_output and n_outputs.
  * out borrows the builder's arrays until the next call. */

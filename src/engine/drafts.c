@@ -10,15 +10,9 @@
 #include "cache/group_memory.h"
 #include "engine/choosing.h"
 
-static int32_t spare_of(Drafter *drafter)
+int32_t drafts_max_entries(const DrafterNeeds *drafter, const EngineOptions *options)
 {
-    CacheGroup groups[MAX_GROUPS];
-    return drafter ? groups_spare(groups, drafter->groups(drafter, groups)) : 0;
-}
-
-int32_t drafts_max_entries(Drafter *drafter, const EngineOptions *options)
-{
-    int32_t spare = spare_of(drafter);
+    int32_t spare = groups_spare(drafter->groups, drafter->n_groups);
     return options->draft_nodes > spare ? options->draft_nodes : spare;
 }
 
@@ -26,11 +20,12 @@ Status drafts_open(Drafts *d, Drafter *drafter, Scheduler *scheduler, const Engi
                    Error *err)
 {
     size_t n = (size_t)options->max_num_seqs;
+    DrafterNeeds needs = drafter_needs(drafter);
     *d = (Drafts){ .drafter = options->draft_nodes > 1 ? drafter : NULL,
                    .options = options,
                    .scheduler = scheduler,
                    .vocab_size = vocab_size,
-                   .spare = spare_of(drafter) };
+                   .spare = groups_spare(needs.groups, needs.n_groups) };
     d->trees = mem_alloc_array(n, sizeof d->trees[0]);
     d->jobs = mem_alloc_array(n, sizeof d->jobs[0]);
     d->rules = mem_alloc_array(n, sizeof d->rules[0]);

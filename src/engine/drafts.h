@@ -21,7 +21,7 @@ Status drafts_open(Drafts *d, Drafter *drafter, Scheduler *scheduler, const Engi
 void   drafts_close(Drafts *d); /* copes with a zeroed one */
 
 /* Most tentative entries of one sequence. */
-int32_t drafts_max_entries(Drafter *drafter, const EngineOptions *options);
+int32_t drafts_max_entries(const DrafterNeeds *drafter, const EngineOptions *options);
 
 /* shares[n] decode; their trees are anchors alone and stay so where nothing good was proposed. */
 void drafts_make(Drafts *d, Stream *st, Share *shares, int32_t n);

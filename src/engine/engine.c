@@ -71,7 +71,8 @@ static Status open_caches(Engine *e, Error *err)
 static Status open_parts(Engine *e, Error *err)
 {
     const EngineOptions *o = &e->options;
-    int32_t max_entries = o->max_model_len + drafts_max_entries(e->drafter, o);
+    DrafterNeeds needs = drafter_needs(e->drafter);
+    int32_t max_entries = o->max_model_len + drafts_max_entries(&needs, o);
     Status s = e->drafter ? e->drafter->fits(e->drafter, &e->model->info, err) : OK;
     if (!s) s = scheduler_open(&e->scheduler, e->backend, e->drafter, &e->options, max_entries, err);
     if (!s) s = open_caches(e, err);

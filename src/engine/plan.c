@@ -1,6 +1,6 @@
 /* Memory plan.
  *
- *     total = weights + scratch + pass + states * slots + tables + requests  +  (n_blocks + 1) * block bytes
+ *     total = weights + drafter + scratch + pass + states * slots + tables + requests  +  (n_blocks + 1) * block bytes
  *             └────────────────── fixed(length) ────────────────────────┘     └── grows with the context ──┘
  *
  * What may be used is a fraction of what is available. A length that was asked for is kept or refused; one that was not is
@@ -56,9 +56,8 @@ size_t plan_request_bytes(const EngineOptions *o)
 /* ---- counting ---- */
 
 typedef struct Needs {
-    ModelNeeds model;
-    CacheGroup drafter_groups[MAX_GROUPS];
-    int        n_drafter_groups;
+    ModelNeeds   model;
+    DrafterNeeds drafter;
 } Needs;
 
 static int64_t blocks_for(int64_t n_tokens, int32_t block_size)
@@ -80,15 +79,16 @@ static size_t fixed_bytes(Plan *p, const Needs *needs, const PlanInput *in)
 {
     const EngineOptions *o = &p->engine;
     BlockTableShape shape = { o->max_num_seqs, o->n_blocks, o->block_size,
-                              o->max_model_len + drafts_max_entries((Drafter *)in->drafter, o) };
+                              o->max_model_len + drafts_max_entries(&in->drafter, o) };
     p->weight_bytes = needs->model.weight_bytes;
     p->scratch_bytes = needs->model.scratch_bytes;
-    p->pass_bytes = batch_builder_bytes(&p->limits, p->config.vocab_size, p->config.hidden_size, in->drafter);
+    p->pass_bytes = batch_builder_bytes(&p->limits, p->config.vocab_size, p->config.hidden_size, &in->drafter);
+    p->drafter_bytes = needs->drafter.bytes;
     p->state_bytes = (size_t)o->max_num_seqs * (groups_slot_bytes(needs->model.groups, needs->model.n_groups) +
-                                                groups_slot_bytes(needs->drafter_groups, needs->n_drafter_groups));
+                                                groups_slot_bytes(needs->drafter.groups, needs->drafter.n_groups));
     p->table_bytes = block_table_bytes(&shape);
     p->request_bytes = request_share(p, in);
-    return p->weight_bytes + p->scratch_bytes + p->pass_bytes + p->state_bytes + p->table_bytes + p->request_bytes;
+    return p->weight_bytes + p->scratch_bytes + p->drafter_bytes + p->pass_bytes + p->state_bytes + p->table_bytes + p->request_bytes;
 }
 
 /* Blocks for the length in p->engine, as many as are wanted and fit; false when not even one sequence fits. */
@@ -101,7 +101,7 @@ static bool fit_blocks(Plan *p, const Needs *needs, const PlanInput *in)
                          : o->max_num_seqs * blocks_for((int64_t)o->max_model_len + o->draft_nodes, o->block_size);
     wanted = smaller(wanted, INT32_MAX / o->block_size - 1);
     p->block_bytes = groups_block_bytes(needs->model.groups, needs->model.n_groups, o->block_size) +
-                     groups_block_bytes(needs->drafter_groups, needs->n_drafter_groups, o->block_size);
+                     groups_block_bytes(needs->drafter.groups, needs->drafter.n_groups, o->block_size);
     o->n_blocks = (int32_t)wanted;
     size_t fixed = fixed_bytes(p, needs, in);
     size_t left = p->budget_bytes > fixed ? p->budget_bytes - fixed : 0;
@@ -151,7 +151,7 @@ static Status plan_try(Plan *out, const PlanInput *in, Needs *needs, bool *fits,
     model.limits = out->limits;
     Status s = model_needs(in->dir, &model, &needs->model, &out->config, err);
     if (s) return s;
-    needs->n_drafter_groups = in->drafter ? in->drafter->groups(in->drafter, needs->drafter_groups) : 0;
+    needs->drafter = in->drafter;
 
     int32_t own = (int32_t)smaller(out->config.max_position, INT32_MAX / 2), asked = in->engine.max_model_len;
     if (asked > own)
@@ -285,6 +285,7 @@ void plan_text(const Plan *p, Buf *out)
     line(out, "weights", p->weight_bytes, "");
     snprintf(how, sizeof how, "passes of up to %d rows", p->limits.max_rows);
     line(out, "scratch", p->scratch_bytes, how);
+    if (p->drafter_bytes) line(out, "drafter", p->drafter_bytes, "weights and books; its caches are below");
     snprintf(how, sizeof how, "logits of up to %d rows, drafters' features", p->limits.max_outputs);
     line(out, "batch", p->pass_bytes, how);
     snprintf(how, sizeof how, "%d blocks of %d tokens, %.1f KB each", o->n_blocks, o->block_size,

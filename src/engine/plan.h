@@ -10,7 +10,7 @@ typedef struct PlanInput {
     ModelOptions   model;           /* limits are ignored: they follow from `engine` */
     EngineOptions  engine;          /* 0 = chosen here: max_model_len, n_blocks; defaults: 8 sequences, 512 rows, blocks of
                                      * 16, 128 waiting */
-    const Drafter *drafter;         /* already open, so its weights are no longer in what is available; NULL = none */
+    DrafterNeeds   drafter;         /* what a drafter will hold and want; all 0 = none */
     double         memory_fraction; /* of what is available; 0 = 0.9 */
     uint64_t       available_bytes; /* 0 = ask the machine (plan_available) */
 } PlanInput;
@@ -21,6 +21,7 @@ typedef struct Plan {
     ModelLimits   limits;           /* ready for model_open */
     size_t weight_bytes;            /* resident weights */
     size_t scratch_bytes;           /* of a forward pass, undo logs included */
+    size_t drafter_bytes;           /* a drafter's weights and books */
     size_t pass_bytes;              /* batch arrays, logits, features */
     size_t block_bytes;             /* one block of all per-token groups, drafter's included */
     size_t token_cache_bytes;       /* (n_blocks + 1) * block_bytes */

@@ -83,25 +83,61 @@ static void gather_stop_ids(Stack *s)
     if (eos[0]) add_stop_id(s, tokenizer_find(s->tokenizer, eos));
 }
 
+static ModelOptions model_options(const StackOptions *o)
+{
+    return (ModelOptions){ .dtype = o->dtype, .load_format = o->load_format, .sampler_version = SAMPLER_VERSION };
+}
+
 static PlanInput plan_input(const StackOptions *o, const char *dir)
 {
-    EngineOptions engine = { .max_num_seqs = o->max_num_seqs,
-                             .max_num_batched_tokens = o->max_num_batched_tokens,
-                             .max_model_len = o->max_model_len,
-                             .block_size = o->block_size,
-                             .max_waiting = o->max_waiting,
-                             .draft_nodes = o->drafter ? o->draft_nodes : 0,
-                             .draft_depth = o->draft_depth };
-    ModelOptions model = { .dtype = o->dtype, .load_format = o->load_format, .sampler_version = SAMPLER_VERSION };
-    return (PlanInput){
-        .dir = dir, .model = model, .engine = engine, .drafter = o->drafter, .memory_fraction = o->memory_fraction
-    };
+    PlanInput in = { .dir = dir, .model = model_options(o), .memory_fraction = o->memory_fraction };
+    in.engine = (EngineOptions){ .max_num_seqs = o->max_num_seqs,
+                                 .max_num_batched_tokens = o->max_num_batched_tokens,
+                                 .max_model_len = o->max_model_len,
+                                 .block_size = o->block_size,
+                                 .max_waiting = o->max_waiting,
+                                 .draft_nodes = o->drafter ? o->draft_nodes : 0,
+                                 .draft_depth = o->draft_depth };
+    in.drafter = drafter_needs(o->drafter);
+    return in;
+}
+
+static SpeculationOptions speculation_options(const StackOptions *o, const char *dir, const Plan *plan)
+{
+    return (SpeculationOptions){ .config = &o->speculation, .model_dir = dir, .load_format = o->load_format,
+                                 .limits = plan->limits, .max_model_len = plan->engine.max_model_len };
+}
+
+/* A drafter's needs follow from the limits of a pass, and those from the flags: so the plan is made without it, then with. */
+static Status plan_with_drafter(const StackOptions *o, PlanInput *in, SpeculationShape *shape, Plan *out, Error *err)
+{
+    ModelConfig config;
+    ModelInfo info;
+    SpeculationOptions so = speculation_options(o, in->dir, out);
+    Status s = model_info(in->dir, &in->model, &config, &info, err);
+    if (!s) s = speculation_decide(&so, &info, shape, err);
+    if (s || shape->method == SPEC_NONE) return s;
+    in->engine.draft_nodes = shape->draft_nodes;
+    in->engine.draft_depth = shape->draft_depth;
+    s = plan_make(out, in, err);
+    so = speculation_options(o, in->dir, out);
+    if (!s) s = speculation_needs(&so, shape, &info, &in->drafter, err);
+    return s ? s : plan_make(out, in, err);
+}
+
+static Status make_plan(const StackOptions *o, const char *dir, SpeculationShape *shape, Plan *out, Error *err)
+{
+    PlanInput in = plan_input(o, dir);
+    *shape = (SpeculationShape){ .method = SPEC_NONE };
+    Status s = plan_make(out, &in, err);
+    if (s || o->drafter || o->speculation.method == SPEC_NONE) return s;
+    return plan_with_drafter(o, &in, shape, out, err);
 }
 
 Status stack_plan(const StackOptions *options, const char *dir, Plan *out, Error *err)
 {
-    PlanInput input = plan_input(options, dir);
-    return plan_make(out, &input, err);
+    SpeculationShape shape;
+    return make_plan(options, dir, &shape, out, err);
 }
 
 static void log_plan(const Plan *p)
@@ -114,7 +150,7 @@ static void log_plan(const Plan *p)
 static Status open_model(Stack *s, const StackOptions *o, const Plan *plan, StackProgress *progress, Model **model,
                          Error *err)
 {
-    ModelOptions options = plan_input(o, s->model_dir).model;
+    ModelOptions options = model_options(o);
     options.limits = plan->limits;
     if (progress) {
         options.progress = on_progress;
@@ -124,31 +160,44 @@ static Status open_model(Stack *s, const StackOptions *o, const Plan *plan, Stac
     return model_open(model, s->model_dir, s->backend, &options, err);
 }
 
-static Status open_engine(Stack *s, const StackOptions *o, const Plan *plan, Model *model, Error *err)
+static Status open_drafter(Stack *s, const StackOptions *o, const SpeculationShape *shape, const Plan *plan, const Model *model,
+                           Drafter **out, Error *err)
+{
+    SpeculationOptions so = speculation_options(o, s->model_dir, plan);
+    *out = o->drafter;
+    return *out ? OK : speculation_open(out, &so, shape, model, s->backend, err);
+}
+
+static Status open_engine(Stack *s, const StackOptions *o, const SpeculationShape *shape, const Plan *plan, Model *model, Error *err)
 {
     EngineOptions options = plan->engine;
+    Drafter *drafter = NULL;
     options.n_valid = tokenizer_vocab_size(s->tokenizer);
-    Status status = engine_open(&s->engine, model, s->backend, o->drafter, &options, err);
+    Status status = open_drafter(s, o, shape, plan, model, &drafter, err);
+    if (!status) status = engine_open(&s->engine, model, s->backend, drafter, &options, err);
     if (status) {
+        if (drafter != o->drafter) drafter_close(drafter);
         model_close(model);
         return status;
     }
     snprintf(s->fingerprint, sizeof s->fingerprint, "td-%016llx",
              (unsigned long long)engine_model(s->engine)->numerics.fingerprint);
     s->max_model_len = options.max_model_len;
+    s->method = o->drafter ? o->drafter->name : spec_method_name(shape->method);
     return OK;
 }
 
 static Status open_all(Stack *s, const StackOptions *o, StackProgress *progress, Error *err)
 {
     Plan plan;
+    SpeculationShape shape;
     Model *model = NULL;
     set_stage(progress, "tokenizer");
     Status status = model_find(o->model, s->model_dir, sizeof s->model_dir, err);
     if (!status) status = open_tokenizer(s, err);
     if (!status) status = open_template(s, o->chat_template, err);
     set_stage(progress, "plan");
-    if (!status) status = stack_plan(o, s->model_dir, &plan, err);
+    if (!status) status = make_plan(o, s->model_dir, &shape, &plan, err);
     if (status) return status;
     log_plan(&plan);
     s->config = plan.config;
@@ -156,7 +205,7 @@ static Status open_all(Stack *s, const StackOptions *o, StackProgress *progress,
     gather_stop_ids(s);
     status = backend_open(&s->backend, &o->backend, err);
     if (!status) status = open_model(s, o, &plan, progress, &model, err);
-    if (!status) status = open_engine(s, o, &plan, model, err);
+    if (!status) status = open_engine(s, o, &shape, &plan, model, err);
     return status;
 }
 
@@ -166,7 +215,7 @@ Status stack_open(Stack *s, const StackOptions *options, StackProgress *progress
     Status status = open_all(s, options, progress, err);
     if (!status && options->start_thread) status = engine_start(s->engine, err);
     if (status) {
-        if (s->engine) engine_keep_drafter(s->engine); /* after a failure it is still the caller's */
+        if (s->engine && options->drafter) engine_keep_drafter(s->engine); /* after a failure it is still the caller's */
         stack_close(s);
         return status;
     }

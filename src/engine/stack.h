@@ -5,6 +5,7 @@
 #pragma once
 
 #include "engine/engine.h"
+#include "speculation/open.h"
 #include "engine/plan.h"
 #include "text/answer.h"
 #include "text/chat_template.h"
@@ -23,8 +24,9 @@ typedef struct StackOptions {
     int32_t       max_num_seqs, max_num_batched_tokens, block_size; /* 0 = defaults 8, 512, 16 */
     double        memory_fraction; /* of MemAvailable that the plan may use; 0 = 0.9 */
     int32_t       max_waiting;     /* 0 = 128 */
-    Drafter      *drafter;         /* handed over on success; NULL = none */
-    int32_t       draft_nodes, draft_depth;
+    SpeculativeConfig speculation; /* what to open as a drafter; all 0 = none */
+    Drafter      *drafter;         /* tests: this one instead, handed over on success */
+    int32_t       draft_nodes, draft_depth; /* of that one */
     bool          start_thread;    /* engine_start at the end */
 } StackOptions;
 
@@ -44,6 +46,7 @@ typedef struct Stack {
     ModelConfig   config;                /* sampling defaults of generation_config.json */
     int32_t       n_stop_ids, stop_ids[STACK_MAX_STOP_IDS]; /* config, generation_config, tokenizer's eos_token */
     int32_t       max_model_len;
+    const char   *method;                /* "mtp", "ddtree" ... "none" */
 } Stack;
 
 Status stack_open(Stack *s, const StackOptions *options, StackProgress *progress, Error *err);

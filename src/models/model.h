@@ -55,6 +55,9 @@ struct Model {
 Status model_open(Model **out, const char *dir, Backend *backend, const ModelOptions *options, Error *err);
 void   model_close(Model *m);
 
+/* From config.json alone: *info as the open model would have it, but for weights and bytes. config is what info points to. */
+Status model_info(const char *dir, const ModelOptions *options, ModelConfig *config, ModelInfo *info, Error *err);
+
 /* From the headers alone, nothing allocated: for the plan. */
 typedef struct ModelNeeds {
     size_t weight_bytes, scratch_bytes;

@@ -112,6 +112,19 @@ static Status read_config(Decoder **out, const char *dir, Backend *backend, cons
     return s;
 }
 
+Status model_info(const char *dir, const ModelOptions *options, ModelConfig *config, ModelInfo *info, Error *err)
+{
+    Decoder *d = NULL;
+    Status s = read_config(&d, dir, NULL, options, err);
+    if (!s) {
+        *config = d->config;
+        *info = d->model.info;
+        info->config = config;
+    }
+    if (d) model_close(&d->model);
+    return s;
+}
+
 /* The list of tensors, checked against the headers of the checkpoint if there is one. */
 static Status list_weights(Decoder *d, const Safetensors *file, Error *err)
 {

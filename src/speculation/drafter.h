@@ -85,3 +85,13 @@ typedef struct OracleOptions {
 } OracleOptions;
 Status drafter_open_oracle(Drafter **out, const OracleOptions *options, Error *err);
 void   drafter_close(Drafter *d);
+
+/* What a drafter will hold and want, for the memory plan: said before it is open (speculation/open.h), or of one that is. */
+typedef struct DrafterNeeds {
+    size_t     bytes;                         /* weights, scratch, books: all but the groups and what a pass hands it */
+    int        n_groups;
+    CacheGroup groups[MAX_GROUPS];
+    int32_t    n_taps;
+    bool       wants_last_hidden;
+} DrafterNeeds;
+DrafterNeeds drafter_needs(const Drafter *d); /* bytes 0: they are taken already; NULL: nothing at all */

@@ -184,7 +184,7 @@ static void test_drafter_counts(void **state)
     assert_int_equal(fake_drafter_open(&d, &o, NULL), OK);
     PlanInput in = input_of("nano", 8000 * MB);
     make(&without, &in);
-    in.drafter = d;
+    in.drafter = drafter_needs(d);
     make(&with, &in);
     assert_int_equal(with.block_bytes - without.block_bytes, 16 * sizeof(int32_t));
     assert_int_equal(with.pass_bytes - without.pass_bytes,
