@@ -4,9 +4,9 @@
  *     ├──── n_ready ────────────┤└┬┘   so what could still become one is held back
  *                             held
  *
- * Stop strings are followed byte by byte, one automaton each (Knuth, Morris and Pratt 1977): stop_seen is how much of the
- * stop string the text now ends in. It grows by at most one a byte, so n_ready = len - the largest of them never shrinks.
- * The text goes in byte by byte whatever the tokens were: the same text comes out however they are grouped. */
+ * Stop strings are followed byte by byte, one automaton each (Knuth, Morris and Pratt 1977): stop_seen is how much of
+ * the stop string the text now ends in. It grows by at most one a byte, so n_ready = len - the largest of them never
+ * shrinks. The text goes in byte by byte whatever the tokens were: the same text comes out however they are grouped. */
 #include "text/answer.h"
 #include "base/memory.h"
 #include "text/unicode_impl.h"
@@ -26,8 +26,8 @@ static void fill_retry(const char *stop, size_t len, uint8_t *retry)
 static Status take_stop(Answer *a, int i, Str stop, Error *err)
 {
     if (stop.len == 0 || stop.len > MAX_STOP_STRING_BYTES) {
-        return error_set_param(err, ERR_INPUT, "stop", "a stop string must have 1 to %d bytes, got %zu", MAX_STOP_STRING_BYTES,
-                               stop.len);
+        return error_set_param(err, ERR_INPUT, "stop", "a stop string must have 1 to %d bytes, got %zu",
+                               MAX_STOP_STRING_BYTES, stop.len);
     }
     if (utf8_valid_bytes(stop.data, stop.len) != stop.len) {
         return error_set_param(err, ERR_INPUT, "stop", "a stop string is not valid UTF-8");

@@ -24,7 +24,7 @@ typedef struct Answer {
     int           stop;               /* index of the stop string that was found, -1 = none (yet) */
     char          stop_bytes[MAX_STOP_STRINGS][MAX_STOP_STRING_BYTES];
     size_t        stop_len[MAX_STOP_STRINGS];
-    uint8_t       stop_retry[MAX_STOP_STRINGS][MAX_STOP_STRING_BYTES]; /* where a failed comparison goes on (answer.c) */
+    uint8_t       stop_retry[MAX_STOP_STRINGS][MAX_STOP_STRING_BYTES]; /* where a failed comparison goes on */
     uint8_t       stop_seen[MAX_STOP_STRINGS]; /* bytes of the stop string that the text now ends in */
 } Answer;
 
@@ -33,4 +33,5 @@ void   answer_free(Answer *a);
 /* False once a stop string is complete or the text has outgrown max_bytes (text.failed): further tokens are not taken.
  * The stop string whose end comes first in the text wins; of those that end together the longest. */
 bool   answer_push(Answer *a, int32_t token);
-void   answer_end(Answer *a);                 /* no more tokens: everything held back becomes ready (half characters: U+FFFD) */
+/* No more tokens: everything held back becomes ready (half characters: U+FFFD). */
+void   answer_end(Answer *a);

@@ -1,8 +1,8 @@
 /* The face of the template interpreter: finds a model's template, prepares the names it sees, runs it.
  *
  * The environment is that of the published templates (docs/spec/models.md 7.1): messages, tools, documents (None when
- * absent, as the original passes them), add_generation_prompt, the special tokens, the request's own arguments, and a few
- * functions. What nobody gave is undefined. */
+ * absent, as the original passes them), add_generation_prompt, the special tokens, the request's own arguments, and a
+ * few functions. What nobody gave is undefined. */
 #include "text/chat_template.h"
 #include "base/file.h"
 #include "base/memory.h"
@@ -68,7 +68,8 @@ static Status parse_config(ChatTemplate **out, const char *dir, const char *path
     Status status = json_parse_file(&config, path, MAX_CONFIG_BYTES, err);
     if (status != OK) return status;
     const json_t *source = find_source(config);
-    if (json_is_string(source)) status = chat_template_parse(out, json_string_value(source), json_string_length(source), err);
+    if (json_is_string(source))
+        status = chat_template_parse(out, json_string_value(source), json_string_length(source), err);
     else status = error_set(err, ERR_NOT_FOUND, "the model in %s has no chat template", dir);
     json_decref(config);
     return status;
@@ -148,7 +149,8 @@ static Status check_kwargs(const json_t *kwargs, Error *err)
     static const char *const reserved[] = { "messages", "tools", "add_generation_prompt" };
     for (int i = 0; i < COUNT(reserved); i++) {
         if (!json_object_get(kwargs, reserved[i])) continue;
-        return error_set_param(err, ERR_INPUT, "chat_template_kwargs", "chat_template_kwargs cannot hold %s", reserved[i]);
+        return error_set_param(err, ERR_INPUT, "chat_template_kwargs", "chat_template_kwargs cannot hold %s",
+                               reserved[i]);
     }
     return OK;
 }

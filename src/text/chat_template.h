@@ -12,7 +12,8 @@ typedef struct ChatTemplate ChatTemplate;
 Status chat_template_open(ChatTemplate **out, const char *dir, Error *err);
 Status chat_template_parse(ChatTemplate **out, const char *source, size_t n, Error *err);
 void   chat_template_close(ChatTemplate *t);
-void   chat_template_set_token(ChatTemplate *t, const char *name, const char *text); /* bos_token ... before the first render */
+/* bos_token, eos_token ...; before the first render. */
+void   chat_template_set_token(ChatTemplate *t, const char *name, const char *text);
 
 typedef struct ChatInput {
     const json_t *messages;              /* array; content may be string, null or list of parts */
@@ -21,6 +22,6 @@ typedef struct ChatInput {
     bool          add_generation_prompt;
 } ChatInput;
 
-/* Appends the prompt text to out. raise_exception and missing attributes: ERR_INPUT with the template's message; limits:
- * ERR_INPUT "the chat template ran over its limit of ...". */
+/* Appends the prompt text to out. raise_exception and missing attributes: ERR_INPUT with the template's message;
+ * limits: ERR_INPUT "the chat template ran over its limit of ...". */
 Status chat_template_render(const ChatTemplate *t, const ChatInput *in, Buf *out, Error *err);

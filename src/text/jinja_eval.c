@@ -121,9 +121,10 @@ static Value loop_attribute(Interp *in, const Loop *loop, Str name)
     static const struct {
         Str  name;
         char what;
-    } known[] = { { { "index", 5 }, '1' }, { { "index0", 6 }, '0' }, { { "first", 5 }, 'f' }, { { "last", 4 }, 'l' },
-                  { { "length", 6 }, 'n' }, { { "revindex", 8 }, 'r' }, { { "revindex0", 9 }, 'R' },
-                  { { "previtem", 8 }, 'p' }, { { "nextitem", 8 }, 'x' }, { { "depth", 5 }, 'd' }, { { "depth0", 6 }, 'D' } };
+    } known[] = { { { "index", 5 }, '1' },     { { "index0", 6 }, '0' },   { { "first", 5 }, 'f' },
+                  { { "last", 4 }, 'l' },      { { "length", 6 }, 'n' },   { { "revindex", 8 }, 'r' },
+                  { { "revindex0", 9 }, 'R' }, { { "previtem", 8 }, 'p' }, { { "nextitem", 8 }, 'x' },
+                  { { "depth", 5 }, 'd' },     { { "depth0", 6 }, 'D' } };
     int64_t at = loop->at, n = loop->items->n;
     int i = 0;
     while (i < COUNT(known) && !str_equal(known[i].name, name)) i++;
@@ -137,8 +138,12 @@ static Value loop_attribute(Interp *in, const Loop *loop, Str name)
     case 'R': return value_int(n - at - 1);
     case 'd': return value_int(1); /* only recursive loops go deeper */
     case 'D': return value_int(0);
-    case 'p': return at > 0 ? loop->items->items[at - 1] : value_undefined(UNDEFINED_SAID, 0, STR("there is no previous item"));
-    case 'x': return at + 1 < n ? loop->items->items[at + 1] : value_undefined(UNDEFINED_SAID, 0, STR("there is no next item"));
+    case 'p':
+        return at > 0 ? loop->items->items[at - 1]
+                      : value_undefined(UNDEFINED_SAID, 0, STR("there is no previous item"));
+    case 'x':
+        return at + 1 < n ? loop->items->items[at + 1]
+                          : value_undefined(UNDEFINED_SAID, 0, STR("there is no next item"));
     default: return value_undefined(UNDEFINED_ATTRIBUTE, V_LOOP, name);
     }
 }
@@ -283,7 +288,8 @@ static Value eval_slice(Interp *in, const Node *n)
     Range r = slice_range(in, n, length);
     if (in->failed || !interp_charge_items(in, r.count)) return object;
     if (object.type == V_STR) {
-        if (is_plain_range(&r, object.s, length)) return value_str((Str){ object.s.data + (r.count ? r.start : 0), (size_t)r.count });
+        if (is_plain_range(&r, object.s, length))
+            return value_str((Str){ object.s.data + (r.count ? r.start : 0), (size_t)r.count });
         return slice_text(in, object.s, &r);
     }
     Value *items = interp_array(in, Value, r.count);
@@ -304,8 +310,10 @@ static const char *op_text(int op, char out[3])
 static Value operands_wrong(Interp *in, int op, Value a, Value b)
 {
     char text[3];
-    if (op == '+' && a.type == V_STR) return interp_fail(in, "can only concatenate str (not \"%s\") to str", value_type_name(b));
-    if (op == '+' && a.type == V_LIST) return interp_fail(in, "can only concatenate list (not \"%s\") to list", value_type_name(b));
+    if (op == '+' && a.type == V_STR)
+        return interp_fail(in, "can only concatenate str (not \"%s\") to str", value_type_name(b));
+    if (op == '+' && a.type == V_LIST)
+        return interp_fail(in, "can only concatenate list (not \"%s\") to list", value_type_name(b));
     if (op == '%' && a.type == V_STR) return interp_fail(in, "formatting a string with %% is not supported");
     return interp_fail(in, "unsupported operand type(s) for %s: '%s' and '%s'", op_text(op, text), value_type_name(a),
                        value_type_name(b));
@@ -316,8 +324,10 @@ static Value int_power(Interp *in, int64_t base, int64_t exponent)
     int64_t result = 1;
     if (exponent < 0) return value_float(pow((double)base, (double)exponent));
     for (; exponent > 0; exponent >>= 1) {
-        if (exponent & 1 && __builtin_mul_overflow(result, base, &result)) return interp_fail(in, "an integer is too large");
-        if (exponent > 1 && __builtin_mul_overflow(base, base, &base)) return interp_fail(in, "an integer is too large");
+        if (exponent & 1 && __builtin_mul_overflow(result, base, &result))
+            return interp_fail(in, "an integer is too large");
+        if (exponent > 1 && __builtin_mul_overflow(base, base, &base))
+            return interp_fail(in, "an integer is too large");
     }
     return value_int(result);
 }
@@ -325,7 +335,8 @@ static Value int_power(Interp *in, int64_t base, int64_t exponent)
 static Value int_divide(Interp *in, int64_t a, int64_t b, bool remainder)
 {
     if (b == 0) return interp_fail(in, "integer division or modulo by zero");
-    if (b == -1) return remainder ? value_int(0) : a == INT64_MIN ? interp_fail(in, "an integer is too large") : value_int(-a);
+    if (b == -1)
+        return remainder ? value_int(0) : a == INT64_MIN ? interp_fail(in, "an integer is too large") : value_int(-a);
     int64_t quotient = a / b, rest = a % b;
     if (rest != 0 && (rest < 0) != (b < 0)) { /* Python rounds down, C to zero */
         quotient--;
@@ -396,7 +407,8 @@ static Value repeat(Interp *in, Value v, int64_t times)
     for (int64_t i = 0; i < times && !in->failed && !b.failed; i++) {
         if (!interp_charge(in, 1)) break;
         if (v.type == V_STR) value_write(in, &b, v);
-        for (int64_t k = 0; v.type != V_STR && k < v.list->n && interp_charge(in, 1); k++) list_push(in, &l, v.list->items[k]);
+        for (int64_t k = 0; v.type != V_STR && k < v.list->n && interp_charge(in, 1); k++)
+            list_push(in, &l, v.list->items[k]);
     }
     Value text = text_end(in, &b);
     return v.type == V_STR ? text : value_list(in, v.type, l.items, l.n);
@@ -422,8 +434,8 @@ Value value_arithmetic(Interp *in, int op, Value a, Value b)
     return operands_wrong(in, op, a, b);
 }
 
-/* a + b + c of strings is one copy of each, however many there are: a message may be long. Takes as many operands as are
- * strings; *done says how many. */
+/* a + b + c of strings is one copy of each, however many there are: a message may be long. Takes as many operands as
+ * are strings; *done says how many. */
 static Value add_strings(Interp *in, Value first, const Node *n, int *done)
 {
     Buf b;
@@ -464,7 +476,8 @@ static Value eval_sign(Interp *in, const Node *n)
     Value v = eval(in, n->operand);
     if (v.type == V_UNDEFINED) return value_use_undefined(in, v);
     if (!value_is_number(v)) {
-        return interp_fail(in, "bad operand type for unary %c: '%s'", n->kind == N_NEGATE ? '-' : '+', value_type_name(v));
+        return interp_fail(in, "bad operand type for unary %c: '%s'", n->kind == N_NEGATE ? '-' : '+',
+                           value_type_name(v));
     }
     if (v.type == V_FLOAT) return value_float(n->kind == N_NEGATE ? -v.f : v.f);
     int64_t i = v.type == V_BOOL ? v.b : v.i;
@@ -535,7 +548,8 @@ static Value eval_dict(Interp *in, const Node *n)
     *d = (Dict){ keys, values, 0 };
     for (int i = 0; i < n->list.n && !in->failed; i += 2) {
         Value key = eval(in, n->list.items[i]), value = eval(in, n->list.items[i + 1]);
-        if (key.type == V_LIST || key.type == V_DICT) return interp_fail(in, "unhashable type: '%s'", value_type_name(key));
+        if (key.type == V_LIST || key.type == V_DICT)
+            return interp_fail(in, "unhashable type: '%s'", value_type_name(key));
         const Value *known = dict_find(in, d, key);
         int64_t at = known ? known - values : d->n++;
         if (!known) keys[at] = key;
@@ -569,7 +583,8 @@ static int n_parameters(const Builtin *b)
     return n;
 }
 
-static void bind_named(Interp *in, const Builtin *b, const char *kind, const CallArguments *a, Value slots[MAX_PARAMETERS])
+static void bind_named(Interp *in, const Builtin *b, const char *kind, const CallArguments *a,
+                       Value slots[MAX_PARAMETERS])
 {
     for (int i = 0; i < a->n_named; i++) {
         int at = 0, n = n_parameters(b);
@@ -594,7 +609,8 @@ Value call_builtin(Interp *in, const Builtin *b, const char *kind, Value self, c
     for (int i = 0; i < MAX_PARAMETERS; i++) slots[i] = i < a->n ? a->values[i] : (Value){ .type = V_MISSING };
     bind_named(in, b, kind, a, slots);
     for (int i = 0; i < b->n_required; i++) {
-        if (slots[i].type == V_MISSING) interp_fail(in, "%s %s() misses the argument '%s'", kind, b->name, b->parameters[i]);
+        if (slots[i].type == V_MISSING)
+            interp_fail(in, "%s %s() misses the argument '%s'", kind, b->name, b->parameters[i]);
     }
     return in->failed ? self : b->call(in, self, slots);
 }

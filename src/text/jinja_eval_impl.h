@@ -1,7 +1,7 @@
 /* Running a parsed template: one Interp a render, for the folder's jinja_*.c.
  *
- * Whatever goes wrong sets `failed` and the Error once; everything after that still runs but does nothing, and loops look
- * at `failed`. So a step that needs two values reads as two lines, without a check between them.
+ * Whatever goes wrong sets `failed` and the Error once; everything after that still runs but does nothing, and loops
+ * look at `failed`. So a step that needs two values reads as two lines, without a check between them.
  *
  * Bounded in four ways, because template and conversation are input: steps (one a node, and for work on long values one
  * per kilobyte or sixteen items), nesting (the C stack), memory (the arena), output. */

@@ -1,7 +1,7 @@
 /* Statements: writes text, sets names, runs loops and macros.
  *
- * Where a name is set decides who sees it, as in Jinja2: a loop (each round anew), a macro and a set block are scopes of
- * their own; an if is not. A macro sees its arguments and the globals, never the loop it is called from. */
+ * Where a name is set decides who sees it, as in Jinja2: a loop (each round anew), a macro and a set block are scopes
+ * of their own; an if is not. A macro sees its arguments and the globals, never the loop it is called from. */
 #include "text/jinja_eval_impl.h"
 
 typedef enum Flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE } Flow;
@@ -121,11 +121,13 @@ static void check_macro_arguments(Interp *in, const Node *m, const CallArguments
 {
     Str macro = in->t->names[m->macro.symbol];
     if (a->n > m->macro.n_parameters) {
-        interp_fail(in, "macro '%.*s' takes not more than %d argument(s)", (int)macro.len, macro.data, m->macro.n_parameters);
+        interp_fail(in, "macro '%.*s' takes not more than %d argument(s)", (int)macro.len, macro.data,
+                    m->macro.n_parameters);
     }
     for (int i = 0; i < a->n_named && !in->failed; i++) {
         int at = 0;
-        while (at < m->macro.n_parameters && !str_equal(in->t->names[m->macro.parameters[at].symbol], a->names[i])) at++;
+        while (at < m->macro.n_parameters && !str_equal(in->t->names[m->macro.parameters[at].symbol], a->names[i]))
+            at++;
         if (at >= a->n && at < m->macro.n_parameters) continue;
         interp_fail(in, "macro '%.*s' cannot take the keyword argument '%.*s'", (int)macro.len, macro.data,
                     (int)a->names[i].len, a->names[i].data);
@@ -173,7 +175,8 @@ static const List *filter_items(Interp *in, const Node *n, const List *items)
     return value_list(in, V_LIST, kept.items, kept.n).list;
 }
 
-/* True when some round got to its end: Jinja2 runs the else of a loop whose rounds all ended in break or continue, too. */
+/* True when some round got to its end: Jinja2 runs the else of a loop whose rounds all ended in break or continue,
+ * too. */
 static bool exec_rounds(Interp *in, const Node *n, const List *items)
 {
     bool any_complete = false;

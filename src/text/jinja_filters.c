@@ -9,9 +9,18 @@ static bool is_given(Value v) { return v.type != V_MISSING && v.type != V_NONE; 
 /* ---- strings ---- */
 
 static Value filter_string(Interp *in, Value self, const Value *a) { return value_str(value_text(in, self)); }
-static Value filter_trim(Interp *in, Value self, const Value *a) { return text_strip(in, value_text(in, self), a[0], true, true); }
-static Value filter_lower(Interp *in, Value self, const Value *a) { return text_case(in, value_text(in, self), CASE_LOWER); }
-static Value filter_upper(Interp *in, Value self, const Value *a) { return text_case(in, value_text(in, self), CASE_UPPER); }
+static Value filter_trim(Interp *in, Value self, const Value *a)
+{
+    return text_strip(in, value_text(in, self), a[0], true, true);
+}
+static Value filter_lower(Interp *in, Value self, const Value *a)
+{
+    return text_case(in, value_text(in, self), CASE_LOWER);
+}
+static Value filter_upper(Interp *in, Value self, const Value *a)
+{
+    return text_case(in, value_text(in, self), CASE_UPPER);
+}
 
 static Value filter_capitalize(Interp *in, Value self, const Value *a)
 {
@@ -69,7 +78,8 @@ static Value filter_int(Interp *in, Value self, const Value *a)
     Value otherwise = a[0].type == V_MISSING ? value_int(0) : a[0];
     char *end;
     double f;
-    if (value_is_number(self)) return self.type == V_FLOAT ? to_int(in, self.f, otherwise) : value_int(self.type == V_BOOL ? self.b : self.i);
+    if (value_is_number(self))
+        return self.type == V_FLOAT ? to_int(in, self.f, otherwise) : value_int(self.type == V_BOOL ? self.b : self.i);
     if (self.type == V_UNDEFINED) return value_use_undefined(in, self);
     if (self.type != V_STR) return otherwise;
     Str s = text_strip(in, self.s, (Value){ .type = V_MISSING }, true, true).s;
@@ -88,7 +98,8 @@ static Value filter_float(Interp *in, Value self, const Value *a)
     double f;
     if (self.type == V_UNDEFINED) return value_use_undefined(in, self);
     if (value_is_number(self)) return value_float(value_number(self));
-    if (self.type == V_STR && parse_float(text_strip(in, self.s, (Value){ .type = V_MISSING }, true, true).s, &f)) return value_float(f);
+    if (self.type == V_STR && parse_float(text_strip(in, self.s, (Value){ .type = V_MISSING }, true, true).s, &f))
+        return value_float(f);
     return a[0].type == V_MISSING ? value_float(0) : a[0];
 }
 
@@ -130,13 +141,15 @@ static Value filter_list(Interp *in, Value self, const Value *a)
 static Value filter_first(Interp *in, Value self, const Value *a)
 {
     const List *items = value_items(in, self);
-    return items->n ? items->items[0] : value_undefined(UNDEFINED_SAID, V_NONE, STR("no first item, sequence was empty"));
+    return items->n ? items->items[0]
+                    : value_undefined(UNDEFINED_SAID, V_NONE, STR("no first item, sequence was empty"));
 }
 
 static Value filter_last(Interp *in, Value self, const Value *a)
 {
     const List *items = value_items(in, self);
-    return items->n ? items->items[items->n - 1] : value_undefined(UNDEFINED_SAID, V_NONE, STR("no last item, sequence was empty"));
+    return items->n ? items->items[items->n - 1]
+                    : value_undefined(UNDEFINED_SAID, V_NONE, STR("no last item, sequence was empty"));
 }
 
 static Value filter_reverse(Interp *in, Value self, const Value *a)
@@ -247,10 +260,22 @@ static Value select_items(Interp *in, Value self, const CallArguments *a, int n_
     return value_list(in, V_GENERATOR, l.items, l.n);
 }
 
-static Value filter_select(Interp *in, Value self, const CallArguments *a) { return select_items(in, self, a, 0, true); }
-static Value filter_reject(Interp *in, Value self, const CallArguments *a) { return select_items(in, self, a, 0, false); }
-static Value filter_selectattr(Interp *in, Value self, const CallArguments *a) { return select_items(in, self, a, 1, true); }
-static Value filter_rejectattr(Interp *in, Value self, const CallArguments *a) { return select_items(in, self, a, 1, false); }
+static Value filter_select(Interp *in, Value self, const CallArguments *a)
+{
+    return select_items(in, self, a, 0, true);
+}
+static Value filter_reject(Interp *in, Value self, const CallArguments *a)
+{
+    return select_items(in, self, a, 0, false);
+}
+static Value filter_selectattr(Interp *in, Value self, const CallArguments *a)
+{
+    return select_items(in, self, a, 1, true);
+}
+static Value filter_rejectattr(Interp *in, Value self, const CallArguments *a)
+{
+    return select_items(in, self, a, 1, false);
+}
 
 const Builtin *filter_find(Str name)
 {

@@ -1,4 +1,5 @@
-/* Functions that templates find without anyone passing them, and the look-up in tables that filters and methods share. */
+/* Functions that templates find without anyone passing them, and the look-up in tables that filters and methods
+ * share. */
 #include "text/jinja_eval_impl.h"
 
 #include <time.h>
@@ -33,7 +34,8 @@ static Value call_range(Interp *in, Value self, const Value *a)
     if (a[2].type != V_MISSING && !int_argument(in, a[2], &step)) return self;
     if (step == 0) return interp_fail(in, "range() arg 3 must not be zero");
     double length = ((double)stop - (double)start) / (double)step;
-    if (length > MAX_RANGE) return interp_fail(in, "range too big: the sandbox blocks ranges larger than %d", MAX_RANGE);
+    if (length > MAX_RANGE)
+        return interp_fail(in, "range too big: the sandbox blocks ranges larger than %d", MAX_RANGE);
     ListBuilder l = { 0 };
     for (int64_t i = start; (step > 0 ? i < stop : i > stop) && interp_charge_items(in, 16); i += step) {
         list_push(in, &l, value_int(i));
@@ -46,7 +48,8 @@ static Value call_range(Interp *in, Value self, const Value *a)
 static Value call_namespace(Interp *in, Value self, const CallArguments *a)
 {
     const Dict nothing = { 0 }, *d = a->n == 1 && a->values[0].type == V_DICT ? a->values[0].dict : &nothing;
-    if (a->n > 1 || (a->n == 1 && d == &nothing)) return interp_fail(in, "namespace() takes one dict, or named arguments");
+    if (a->n > 1 || (a->n == 1 && d == &nothing))
+        return interp_fail(in, "namespace() takes one dict, or named arguments");
     int n = (int)d->n + a->n_named;
     Namespace *ns = interp_array(in, Namespace, 1);
     Str *names = interp_array(in, Str, n);
@@ -65,9 +68,11 @@ static Value call_namespace(Interp *in, Value self, const CallArguments *a)
 static Value call_dict(Interp *in, Value self, const CallArguments *a)
 {
     const Dict nothing = { 0 }, *from = a->n == 1 && a->values[0].type == V_DICT ? a->values[0].dict : &nothing;
-    if (a->n > 1 || (a->n == 1 && from == &nothing)) return interp_fail(in, "dict() takes one dict, and named arguments");
+    if (a->n > 1 || (a->n == 1 && from == &nothing))
+        return interp_fail(in, "dict() takes one dict, and named arguments");
     Dict *d = interp_array(in, Dict, 1);
-    Value *keys = interp_array(in, Value, from->n + a->n_named), *values = interp_array(in, Value, from->n + a->n_named);
+    Value *keys = interp_array(in, Value, from->n + a->n_named),
+          *values = interp_array(in, Value, from->n + a->n_named);
     if (in->failed) return self;
     *d = (Dict){ keys, values, from->n };
     if (from->n) memcpy(keys, from->keys, (size_t)from->n * sizeof *keys);
@@ -91,7 +96,8 @@ static Value call_strftime_now(Interp *in, Value self, const Value *a)
     char format[200], text[400];
     struct tm tm;
     time_t now = time(NULL);
-    if (a[0].type != V_STR || a[0].s.len >= sizeof format) return interp_fail(in, "strftime_now() takes a short format");
+    if (a[0].type != V_STR || a[0].s.len >= sizeof format)
+        return interp_fail(in, "strftime_now() takes a short format");
     memcpy(format, a[0].s.data, a[0].s.len);
     format[a[0].s.len] = '\0';
     localtime_r(&now, &tm);

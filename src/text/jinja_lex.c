@@ -37,7 +37,8 @@ static void fail(Lexer *lx, const char *format, ...)
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    if (!lx->failed) lx->status = error_set(lx->err, ERR_INPUT, "the chat template cannot be parsed: %s in line %d", what, lx->line);
+    if (!lx->failed)
+        lx->status = error_set(lx->err, ERR_INPUT, "the chat template cannot be parsed: %s in line %d", what, lx->line);
     lx->failed = true;
 }
 
@@ -155,7 +156,8 @@ static void take_comment(Lexer *lx)
     take_tag_end(lx, true);
 }
 
-/* End of the tag "{% word %}" that may begin at `at`: where its closing "%}", sign included, begins; 0 = no such tag. */
+/* End of the tag "{% word %}" that may begin at `at`: where its closing "%}", sign included, begins; 0 = no such
+ * tag. */
 static size_t match_word_tag(const Lexer *lx, size_t at, const char *word)
 {
     size_t p = at + 2;
@@ -270,7 +272,8 @@ static void take_string(Lexer *lx)
 
 static size_t skip_digits(const Lexer *lx, size_t at)
 {
-    while (at < lx->n && (is_digit(lx->source[at]) || (lx->source[at] == '_' && at + 1 < lx->n && is_digit(lx->source[at + 1]))))
+    while (at < lx->n &&
+           (is_digit(lx->source[at]) || (lx->source[at] == '_' && at + 1 < lx->n && is_digit(lx->source[at + 1]))))
         at++;
     return at;
 }
@@ -322,7 +325,8 @@ static void follow_brackets(Lexer *lx, char c)
     static const char openers[] = "([{", closers[] = ")]}";
     const char *open = strchr(openers, c);
     if (open) {
-        if (lx->n_brackets == MAX_TEMPLATE_NESTING) fail(lx, "brackets nest deeper than %d levels", MAX_TEMPLATE_NESTING);
+        if (lx->n_brackets == MAX_TEMPLATE_NESTING)
+            fail(lx, "brackets nest deeper than %d levels", MAX_TEMPLATE_NESTING);
         else lx->brackets[lx->n_brackets++] = closers[open - openers];
     } else if (strchr(closers, c)) {
         if (lx->n_brackets == 0 || lx->brackets[--lx->n_brackets] != c) fail(lx, "unexpected '%c'", c);

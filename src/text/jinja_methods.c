@@ -16,15 +16,22 @@ static Value test_end(Interp *in, Value self, Value parts, EndTest test, const c
     const List one = { &parts, 1 }, *list = parts.type == V_TUPLE ? parts.list : &one;
     for (int64_t i = 0; i < list->n; i++) {
         if (list->items[i].type != V_STR) {
-            return interp_fail(in, "%s first arg must be str or a tuple of str, not %s", name, value_type_name(list->items[i]));
+            return interp_fail(in, "%s first arg must be str or a tuple of str, not %s", name,
+                               value_type_name(list->items[i]));
         }
         if (test(self.s, list->items[i].s)) return value_bool(true);
     }
     return value_bool(false);
 }
 
-static Value str_startswith(Interp *in, Value self, const Value *a) { return test_end(in, self, a[0], str_starts, "startswith"); }
-static Value str_endswith(Interp *in, Value self, const Value *a) { return test_end(in, self, a[0], ends_with, "endswith"); }
+static Value str_startswith(Interp *in, Value self, const Value *a)
+{
+    return test_end(in, self, a[0], str_starts, "startswith");
+}
+static Value str_endswith(Interp *in, Value self, const Value *a)
+{
+    return test_end(in, self, a[0], ends_with, "endswith");
+}
 
 static Value str_strip(Interp *in, Value self, const Value *a) { return text_strip(in, self.s, a[0], true, true); }
 static Value str_lstrip(Interp *in, Value self, const Value *a) { return text_strip(in, self.s, a[0], true, false); }
@@ -64,7 +71,8 @@ static Value str_join(Interp *in, Value self, const Value *a)
     text_begin(&b);
     for (int64_t i = 0; i < items->n && !in->failed && !b.failed && interp_charge(in, 1); i++) {
         if (items->items[i].type != V_STR) {
-            interp_fail(in, "sequence item %lld: expected str instance, %s found", (long long)i, value_type_name(items->items[i]));
+            interp_fail(in, "sequence item %lld: expected str instance, %s found", (long long)i,
+                        value_type_name(items->items[i]));
         }
         if (i) buf_append(&b, self.s.data, self.s.len);
         value_write(in, &b, items->items[i]);
@@ -95,19 +103,27 @@ static Value str_count(Interp *in, Value self, const Value *a)
 
 static Value str_removeprefix(Interp *in, Value self, const Value *a)
 {
-    if (a[0].type != V_STR) return interp_fail(in, "removeprefix() argument must be str, not %s", value_type_name(a[0]));
+    if (a[0].type != V_STR)
+        return interp_fail(in, "removeprefix() argument must be str, not %s", value_type_name(a[0]));
     if (!str_starts(self.s, a[0].s)) return self;
     return value_str((Str){ self.s.data + a[0].s.len, self.s.len - a[0].s.len });
 }
 
 static Value str_removesuffix(Interp *in, Value self, const Value *a)
 {
-    if (a[0].type != V_STR) return interp_fail(in, "removesuffix() argument must be str, not %s", value_type_name(a[0]));
+    if (a[0].type != V_STR)
+        return interp_fail(in, "removesuffix() argument must be str, not %s", value_type_name(a[0]));
     return ends_with(self.s, a[0].s) ? value_str((Str){ self.s.data, self.s.len - a[0].s.len }) : self;
 }
 
-static Value str_isdigit(Interp *in, Value self, const Value *a) { return value_bool(text_is(in, self.s, TEXT_DIGITS)); }
-static Value str_isalpha(Interp *in, Value self, const Value *a) { return value_bool(text_is(in, self.s, TEXT_LETTERS)); }
+static Value str_isdigit(Interp *in, Value self, const Value *a)
+{
+    return value_bool(text_is(in, self.s, TEXT_DIGITS));
+}
+static Value str_isalpha(Interp *in, Value self, const Value *a)
+{
+    return value_bool(text_is(in, self.s, TEXT_LETTERS));
+}
 static Value str_isspace(Interp *in, Value self, const Value *a) { return value_bool(text_is(in, self.s, TEXT_SPACE)); }
 static Value str_isupper(Interp *in, Value self, const Value *a) { return value_bool(text_is(in, self.s, TEXT_UPPER)); }
 static Value str_islower(Interp *in, Value self, const Value *a) { return value_bool(text_is(in, self.s, TEXT_LOWER)); }
@@ -141,8 +157,14 @@ static const Builtin string_methods[] = {
 
 /* ---- dicts ---- */
 
-static Value dict_keys(Interp *in, Value self, const Value *a) { return value_list(in, V_LIST, self.dict->keys, self.dict->n); }
-static Value dict_values(Interp *in, Value self, const Value *a) { return value_list(in, V_LIST, self.dict->values, self.dict->n); }
+static Value dict_keys(Interp *in, Value self, const Value *a)
+{
+    return value_list(in, V_LIST, self.dict->keys, self.dict->n);
+}
+static Value dict_values(Interp *in, Value self, const Value *a)
+{
+    return value_list(in, V_LIST, self.dict->values, self.dict->n);
+}
 static Value dict_items(Interp *in, Value self, const Value *a) { return dict_pairs(in, self.dict, V_LIST); }
 
 static Value dict_get(Interp *in, Value self, const Value *a)

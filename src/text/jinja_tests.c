@@ -16,7 +16,8 @@ static Value is_mapping(Interp *in, Value v, const Value *a) { return value_bool
 /* Python asks for len() and []; an undefined has both. */
 static Value is_sequence(Interp *in, Value v, const Value *a)
 {
-    return value_bool(v.type == V_STR || v.type == V_LIST || v.type == V_TUPLE || v.type == V_DICT || v.type == V_UNDEFINED);
+    return value_bool(v.type == V_STR || v.type == V_LIST || v.type == V_TUPLE || v.type == V_DICT ||
+                      v.type == V_UNDEFINED);
 }
 
 static Value is_iterable(Interp *in, Value v, const Value *a)
@@ -30,7 +31,10 @@ static Value is_callable(Interp *in, Value v, const Value *a)
 }
 
 /* Identity in Python; for what templates compare (constants) type and equality say the same. */
-static Value is_sameas(Interp *in, Value v, const Value *a) { return value_bool(v.type == a[0].type && value_equal(in, v, a[0])); }
+static Value is_sameas(Interp *in, Value v, const Value *a)
+{
+    return value_bool(v.type == a[0].type && value_equal(in, v, a[0]));
+}
 
 static Value is_eq(Interp *in, Value v, const Value *a) { return value_bool(value_equal(in, v, a[0])); }
 static Value is_ne(Interp *in, Value v, const Value *a) { return value_bool(!value_equal(in, v, a[0])); }
@@ -59,8 +63,14 @@ static Value is_odd(Interp *in, Value v, const Value *a) { return has_rest(in, v
 static Value is_even(Interp *in, Value v, const Value *a) { return has_rest(in, v, value_int(2), 0); }
 static Value is_divisibleby(Interp *in, Value v, const Value *a) { return has_rest(in, v, a[0], 0); }
 
-static Value is_lower(Interp *in, Value v, const Value *a) { return value_bool(text_is(in, value_text(in, v), TEXT_LOWER)); }
-static Value is_upper(Interp *in, Value v, const Value *a) { return value_bool(text_is(in, value_text(in, v), TEXT_UPPER)); }
+static Value is_lower(Interp *in, Value v, const Value *a)
+{
+    return value_bool(text_is(in, value_text(in, v), TEXT_LOWER));
+}
+static Value is_upper(Interp *in, Value v, const Value *a)
+{
+    return value_bool(text_is(in, value_text(in, v), TEXT_UPPER));
+}
 static Value is_filter(Interp *in, Value v, const Value *a) { return value_bool(v.type == V_STR && filter_find(v.s)); }
 static Value is_test(Interp *in, Value v, const Value *a) { return value_bool(v.type == V_STR && test_find(v.s)); }
 

@@ -1,4 +1,5 @@
-/* str methods of Python on UTF-8. Case follows the simple mappings, one character to one, but for the German sharp s. */
+/* str methods of Python on UTF-8. Case follows the simple mappings, one character to one, but for the German sharp
+ * s. */
 #include "text/jinja_text_impl.h"
 
 #include <utf8proc.h>
@@ -63,7 +64,9 @@ Value text_case(Interp *in, Str s, TextCase how)
             inside = true;
             continue;
         }
-        buf_codepoint(&b, (uint32_t)(lower ? utf8proc_tolower(cp) : title ? utf8proc_totitle(cp) : utf8proc_toupper(cp)));
+        buf_codepoint(&b, (uint32_t)(lower   ? utf8proc_tolower(cp)
+                                     : title ? utf8proc_totitle(cp)
+                                             : utf8proc_toupper(cp)));
         inside = how == CASE_TITLE ? is_cased((uint32_t)cp) : true;
     }
     return text_end(in, &b);

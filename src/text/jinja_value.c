@@ -39,7 +39,8 @@ Value value_use_undefined(Interp *in, Value u)
 {
     char owner[40];
     int n = (int)(u.s.len < 200 ? u.s.len : 200);
-    snprintf(owner, sizeof owner, u.owner == V_NONE ? "None" : "%s object", value_type_name((Value){ .type = u.owner }));
+    snprintf(owner, sizeof owner, u.owner == V_NONE ? "None" : "%s object",
+             value_type_name((Value){ .type = u.owner }));
     switch ((UndefinedKind)u.kind) {
     case UNDEFINED_NAME: return interp_fail(in, "'%.*s' is undefined", n, u.s.data);
     case UNDEFINED_ATTRIBUTE: return interp_fail(in, "'%s' has no attribute '%.*s'", owner, n, u.s.data);
@@ -86,8 +87,8 @@ void text_begin(Buf *b)
     buf_init(b, MAX_RENDER_BYTES);
 }
 
-/* A Buf does not say whether its limit or the system stopped it. Doubling fails for want of memory while it is less than
- * half full; single pieces that are larger than the rest of it are refused before they are appended. */
+/* A Buf does not say whether its limit or the system stopped it. Doubling fails for want of memory while it is less
+ * than half full; single pieces that are larger than the rest of it are refused before they are appended. */
 void text_check(Interp *in, const Buf *b)
 {
     if (!b->failed) return;
@@ -266,7 +267,8 @@ int value_order(Interp *in, Value a, Value b, const char *op)
     }
     if (a.type == V_STR && b.type == V_STR) return interp_charge_bytes(in, a.s.len) ? order_strings(a.s, b.s) : 0;
     if (a.type == b.type && is_sequence(a)) return order_lists(in, a.list, b.list, op);
-    interp_fail(in, "'%s' not supported between instances of '%s' and '%s'", op, value_type_name(a), value_type_name(b));
+    interp_fail(in, "'%s' not supported between instances of '%s' and '%s'", op, value_type_name(a),
+                value_type_name(b));
     return 0;
 }
 

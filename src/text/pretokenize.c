@@ -2,8 +2,8 @@
  * them are both pieces ("isolated"), and a piece is all that the next step's look-ahead can see.
  *
  * PCRE2 with its JIT knows the same characters as Oniguruma, which the published tokenizers were made with, except one:
- * its \s holds U+180E. So \s and \S are spelt out before compiling. Where the system forbids a JIT its interpreter runs:
- * slower, the same cuts. */
+ * its \s holds U+180E. So \s and \S are spelt out before compiling. Where the system forbids a JIT its interpreter
+ * runs: slower, the same cuts. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/tokenizer_impl.h"
 #include "base/memory.h"
@@ -80,7 +80,8 @@ static Status step_compile(struct Step *step, const PreTokenizeStep *from, pcre2
     uint32_t options = PCRE2_UTF | (from->literal ? PCRE2_LITERAL : PCRE2_UCP);
     int code = 0;
     PCRE2_SIZE at = 0;
-    step->code = pcre2_compile((PCRE2_SPTR)(pattern.data ? pattern.data : ""), pattern.len, options, &code, &at, context);
+    step->code =
+        pcre2_compile((PCRE2_SPTR)(pattern.data ? pattern.data : ""), pattern.len, options, &code, &at, context);
     buf_free(&pattern);
     if (code == PCRE2_ERROR_HEAP_FAILED) return error_set(err, ERR_NOMEM, "no memory for the pre-tokenizer");
     if (!step->code) {
@@ -179,7 +180,8 @@ static Status next_match(const Cut *c, int i, const char *text, size_t n, size_t
     *begin = pcre2_get_ovector_pointer(match)[0];
     *end = pcre2_get_ovector_pointer(match)[1];
     if (*begin >= from && *begin <= *end) return OK;
-    return error_set(c->err, ERR_UNSUPPORTED, "the pre-tokenizer pattern moves its match backwards, which is not supported");
+    return error_set(c->err, ERR_UNSUPPORTED,
+                     "the pre-tokenizer pattern moves its match backwards, which is not supported");
 }
 
 /* Cuts text[n] from step i on. Recursion is as deep as there are steps. */

@@ -183,14 +183,15 @@ static Status check_text(const char *text, size_t n, Error *err)
 {
     size_t valid = utf8_valid_bytes(text, n);
     if (valid < n) {
-        return error_set(err, ERR_INPUT, "the text is not valid UTF-8: byte 0x%02x at offset %zu", (uint8_t)text[valid], valid);
+        return error_set(err, ERR_INPUT, "the text is not valid UTF-8: byte 0x%02x at offset %zu", (uint8_t)text[valid],
+                         valid);
     }
     if (n > INT32_MAX / 2) return error_set(err, ERR_INPUT, "the text is longer than %d bytes", INT32_MAX / 2);
     return OK;
 }
 
-Status tokenizer_encode(const Tokenizer *t, TokenizerScratch *s, const char *text, size_t n, bool plain, int64_t max_tokens,
-                        int32_t **ids, int64_t *n_ids, int64_t *capacity, Error *err)
+Status tokenizer_encode(const Tokenizer *t, TokenizerScratch *s, const char *text, size_t n, bool plain,
+                        int64_t max_tokens, int32_t **ids, int64_t *n_ids, int64_t *capacity, Error *err)
 {
     Status status = check_text(text, n, err);
     if (status != OK) return status;

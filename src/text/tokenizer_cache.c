@@ -101,7 +101,8 @@ static Status make_image(char **image, size_t *n, const char *path, SourceStamp 
     char *json;
     size_t n_json;
     Status status = file_read(path, MAX_SOURCE_BYTES, &json, &n_json, err);
-    if (status == OK && !bytes_sha(json, n_json, stamp->sha)) status = error_set(err, ERR_NOMEM, "no memory to read %s", path);
+    if (status == OK && !bytes_sha(json, n_json, stamp->sha))
+        status = error_set(err, ERR_NOMEM, "no memory to read %s", path);
     if (status == OK && cached && source_unchanged(cached, *n, stamp, json, n_json)) {
         mem_free(json);
         *image = cached;

@@ -1,7 +1,7 @@
 /* tokenizer.json to the image. Format: docs/spec/models.md section 6.1.
  *
- * Everything that decides about ids is read from the file, never guessed from the model's type, and what we do not do is
- * refused by name: a tokenizer that is nearly right is worse than none. */
+ * Everything that decides about ids is read from the file, never guessed from the model's type, and what we do not do
+ * is refused by name: a tokenizer that is nearly right is worse than none. */
 #include "text/tokenizer_image_impl.h"
 #include "base/json.h"
 #include "base/memory.h"
@@ -110,7 +110,8 @@ static Status read_vocab(Compiler *c)
     json_t *value;
     json_object_foreach(c->vocab_json, entry, value) {
         int32_t id = (int32_t)json_integer_value(value);
-        if (c->flags[id]) return error_set(c->err, ERR_INPUT, "%s is malformed: two tokens have the id %d", c->what, (int)id);
+        if (c->flags[id])
+            return error_set(c->err, ERR_INPUT, "%s is malformed: two tokens have the id %d", c->what, (int)id);
         size_t begin = c->token_text.len;
         bool mapped = append_mapped(c, entry, strlen(entry));
         c->token_at[id] = begin;
@@ -171,7 +172,8 @@ static int32_t id_of_entry(const Compiler *c, const char *entry)
 /* Both forms: "A B" and ["A", "B"]. joined: scratch. */
 static Status read_merge(Compiler *c, const json_t *merge, Buf *joined, Merge *out)
 {
-    const char *left = json_string_value(json_array_get(merge, 0)), *right = json_string_value(json_array_get(merge, 1));
+    const char *left = json_string_value(json_array_get(merge, 0)),
+               *right = json_string_value(json_array_get(merge, 1));
     buf_clear(joined);
     if (json_is_string(merge)) {
         const char *text = json_string_value(merge), *space = strchr(text, ' ');
@@ -193,7 +195,8 @@ static Status read_merge(Compiler *c, const json_t *merge, Buf *joined, Merge *o
     out->left = id_of_entry(c, joined->data);
     joined->data[left_bytes] = *right; /* whole again for the message */
     if (out->left >= 0 && out->right >= 0 && out->id >= 0) return OK;
-    return error_set(c->err, ERR_INPUT, "%s is malformed: the merge that makes \"%.80s\" names a token that is not in the vocabulary",
+    return error_set(c->err, ERR_INPUT,
+                     "%s is malformed: the merge that makes \"%.80s\" names a token that is not in the vocabulary",
                      c->what, joined->data);
 }
 
@@ -239,7 +242,8 @@ static Status check_model(Compiler *c, const json_t *model)
     const char *type = type_of(model);
     if (!json_is_object(model)) return malformed(c, "it has no model");
     if (*type && strcmp(type, "BPE") != 0) {
-        return error_set(c->err, ERR_UNSUPPORTED, "%s holds a %s model; only byte-level BPE is supported", c->what, type);
+        return error_set(c->err, ERR_UNSUPPORTED, "%s holds a %s model; only byte-level BPE is supported", c->what,
+                         type);
     }
     c->vocab_json = json_object_get(model, "vocab");
     if (!json_is_object(c->vocab_json)) return malformed(c, "its model has no vocab");
@@ -248,7 +252,8 @@ static Status check_model(Compiler *c, const json_t *model)
     if (prefix && *prefix) return refuse(c, "continuing_subword_prefix");
     if (suffix && *suffix) return refuse(c, "end_of_word_suffix");
     if (is_set(model, "byte_fallback")) return refuse(c, "byte_fallback");
-    if (json_has(model, "dropout") && json_number_value(json_object_get(model, "dropout")) != 0) return refuse(c, "dropout");
+    if (json_has(model, "dropout") && json_number_value(json_object_get(model, "dropout")) != 0)
+        return refuse(c, "dropout");
     return OK;
 }
 
@@ -264,7 +269,8 @@ static Status read_normalizer(Compiler *c, const json_t *normalizer)
     }
     if (strcmp(type, "Sequence") != 0) return refuse(c, "a normalizer other than NFC");
     json_array_foreach(json_object_get(normalizer, "normalizers"), i, part) {
-        Status status = strcmp(type_of(part), "NFC") == 0 ? read_normalizer(c, part) : refuse(c, "a normalizer other than NFC");
+        Status status =
+            strcmp(type_of(part), "NFC") == 0 ? read_normalizer(c, part) : refuse(c, "a normalizer other than NFC");
         if (status != OK) return status;
     }
     return OK;
@@ -299,7 +305,8 @@ static Status read_pretokenizer(Compiler *c, const json_t *step)
         return add_step(c, false, is_set(step, "individual_digits") ? STR("\\p{N}") : STR("\\p{N}+"));
     }
     if (strcmp(type, "ByteLevel") != 0) {
-        return error_set(c->err, ERR_UNSUPPORTED, "%s asks for the pre-tokenizer \"%.60s\", which is not supported", c->what, type);
+        return error_set(c->err, ERR_UNSUPPORTED, "%s asks for the pre-tokenizer \"%.60s\", which is not supported",
+                         c->what, type);
     }
     c->byte_level = true;
     if (is_set(step, "add_prefix_space")) return refuse(c, "add_prefix_space");
@@ -338,7 +345,8 @@ static Status read_json(Compiler *c, const json_t *root)
     if (!s) s = check_decoder(c, json_object_get(root, "decoder"));
     if (!s) s = read_tokens(c, root);
     if (!s) s = read_merges(c, model);
-    if (!s && json_has(model, "unk_token") && misses_a_byte(c)) s = refuse(c, "unk_token with an incomplete byte alphabet");
+    if (!s && json_has(model, "unk_token") && misses_a_byte(c))
+        s = refuse(c, "unk_token with an incomplete byte alphabet");
     return s;
 }
 
@@ -365,9 +373,14 @@ static Status append_sections(const Compiler *c, Buf *image, const SourceStamp *
     uint32_t *offsets = mem_alloc_array((size_t)c->n_ids + 1, sizeof *offsets);
     if (!offsets) return error_set(c->err, ERR_NOMEM, "no memory to compile %s", c->what);
     for (int32_t id = 0; id < c->n_ids; id++) offsets[id + 1] = offsets[id] + (uint32_t)c->tokens[id].len;
-    ImageHeader header = { .magic = IMAGE_MAGIC, .version = IMAGE_VERSION, .source = *stamp,
-                           .n_ids = (uint32_t)c->n_ids, .n_merges = (uint32_t)c->n_merges, .n_steps = (uint32_t)c->n_steps,
-                           .nfc = c->nfc, .blob_bytes = offsets[c->n_ids] };
+    ImageHeader header = { .magic = IMAGE_MAGIC,
+                           .version = IMAGE_VERSION,
+                           .source = *stamp,
+                           .n_ids = (uint32_t)c->n_ids,
+                           .n_merges = (uint32_t)c->n_merges,
+                           .n_steps = (uint32_t)c->n_steps,
+                           .nfc = c->nfc,
+                           .blob_bytes = offsets[c->n_ids] };
     image_append(image, &header, sizeof header);
     image_append(image, offsets, ((size_t)c->n_ids + 1) * sizeof *offsets);
     image_append(image, c->flags, (size_t)c->n_ids);

@@ -97,7 +97,8 @@ static bool merges_ok(const Vocab *v)
 static bool map_sections(Vocab *vocab, const ImageHeader *h, const char *image, size_t n)
 {
     Reader r = { .image = image, .at = sizeof *h, .n = n };
-    *vocab = (Vocab){ .n_ids = (int32_t)h->n_ids, .n_merges = (int32_t)h->n_merges, .nfc = h->nfc, .n_steps = (int)h->n_steps };
+    *vocab = (Vocab){ .n_ids = (int32_t)h->n_ids, .n_merges = (int32_t)h->n_merges, .nfc = h->nfc };
+    vocab->n_steps = (int)h->n_steps;
     vocab->offsets = take(&r, (size_t)h->n_ids + 1, sizeof *vocab->offsets);
     vocab->flags = take(&r, h->n_ids, 1);
     vocab->merges = take(&r, h->n_merges, sizeof *vocab->merges);
@@ -112,7 +113,8 @@ Status image_open(Vocab *vocab, const char *image, size_t n, const char *what, E
     uint8_t sha[32];
     if (n < sizeof *h) return error_set(err, ERR_INPUT, "%s is cut short", what);
     if (!header_ok(h)) return error_set(err, ERR_INPUT, "%s was not made by this version", what);
-    if (!bytes_sha(image + sizeof sha, n - sizeof sha, sha)) return error_set(err, ERR_NOMEM, "no memory to check %s", what);
+    if (!bytes_sha(image + sizeof sha, n - sizeof sha, sha))
+        return error_set(err, ERR_NOMEM, "no memory to check %s", what);
     if (memcmp(sha, h->sha, sizeof sha) != 0) return error_set(err, ERR_INPUT, "%s has a wrong checksum", what);
     if (!map_sections(vocab, h, image, n) || !offsets_ok(vocab, h->blob_bytes) || !merges_ok(vocab)) {
         return error_set(err, ERR_INPUT, "%s is inconsistent", what);

@@ -24,8 +24,8 @@ size_t   utf8_count(const char *text, size_t n); /* characters */
 
 bool char_is_space(uint32_t cp); /* str.isspace() of Python, which strip() and split() go by */
 
-/* True when `text` is unchanged by NFC for a reason that is quickly seen: all its characters lie in blocks where nothing
- * composes, decomposes or combines. False says nothing. */
+/* True when `text` is unchanged by NFC for a reason that is quickly seen: all its characters lie in blocks where
+ * nothing composes, decomposes or combines. False says nothing. */
 bool nfc_is_obvious(const char *text, size_t n);
 
 /* NFC of well-formed text, appended to out. Linear in n also for long runs of combining marks. work is scratch. */

@@ -28,8 +28,12 @@ typedef struct Stops {
 static void answer_begin(Answer *a, const Stops *stops, bool include_stop)
 {
     Error err = { 0 };
-    AnswerOptions options = { .tokenizer = tokenizer, .skip_special = true, .include_stop = include_stop, .n_stops = stops->n,
-                              .stops = stops->strings, .max_bytes = 1 << 20 };
+    AnswerOptions options = { .tokenizer = tokenizer,
+                              .skip_special = true,
+                              .include_stop = include_stop,
+                              .n_stops = stops->n,
+                              .stops = stops->strings,
+                              .max_bytes = 1 << 20 };
     if (answer_init(a, &options, &err) != OK) fail_msg("%s", err.text);
 }
 
@@ -128,8 +132,8 @@ static size_t naive_held(const char *text, size_t n, const Stops *stops)
     return held;
 }
 
-/* Texts of few letters, so that stop strings and their beginnings abound. After every token: n_ready never shrinks, what
- * was shown stays, and exactly what could still become a stop string is held back. */
+/* Texts of few letters, so that stop strings and their beginnings abound. After every token: n_ready never shrinks,
+ * what was shown stays, and exactly what could still become a stop string is held back. */
 static void any_grouping_gives_the_same(void **state)
 {
     static const char *const letters[] = { "a", "b", "é", "\n" };
@@ -159,7 +163,8 @@ static void any_grouping_gives_the_same(void **state)
         answer_begin(&a, &stops, include);
         for (size_t at = 0; at < n;) { /* characters in tokens of their own or together */
             size_t take = 1;
-            while (at + take < n && (((uint8_t)text[at + take] & 0xC0) == 0x80 || random_below(&r, longest) > 0)) take++;
+            while (at + take < n && (((uint8_t)text[at + take] & 0xC0) == 0x80 || random_below(&r, longest) > 0))
+                take++;
             bool more = push(&a, text + at, take, longest, &r);
             at += take;
             assert_true(a.n_ready >= shown && a.n_ready <= a.text.len);
@@ -243,7 +248,9 @@ static void bad_stop_strings(void **state)
     for (int i = 0; i < COUNT(bad); i++) {
         Error err = { 0 };
         Answer a;
-        AnswerOptions options = { .tokenizer = tokenizer, .n_stops = bad[i].n, .stops = &bad[i].stop, .max_bytes = 100 };
+        AnswerOptions options = {
+            .tokenizer = tokenizer, .n_stops = bad[i].n, .stops = &bad[i].stop, .max_bytes = 100
+        };
         assert_int_equal(answer_init(&a, &options, &err), ERR_INPUT);
         assert_string_equal(err.param, "stop");
         if (!strstr(err.text, bad[i].says)) fail_msg("%s", err.text);
@@ -254,8 +261,9 @@ static void bad_stop_strings(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_answers), cmocka_unit_test(any_grouping_gives_the_same), cmocka_unit_test(tokens_are_counted),
-        cmocka_unit_test(longest_stop_string), cmocka_unit_test(full_text), cmocka_unit_test(bad_stop_strings),
+        cmocka_unit_test(known_answers),      cmocka_unit_test(any_grouping_gives_the_same),
+        cmocka_unit_test(tokens_are_counted), cmocka_unit_test(longest_stop_string),
+        cmocka_unit_test(full_text),          cmocka_unit_test(bad_stop_strings),
     };
     return cmocka_run_group_tests(tests, open_nano, close_nano);
 }

@@ -31,11 +31,13 @@ static void check_case(const json_t *c)
     ChatTemplate *t = template_named(json_string_value(json_object_get(c, "template")));
     ChatInput in = { json_object_get(c, "messages"), json_object_get(c, "tools"), json_object_get(c, "kwargs"),
                      json_is_true(json_object_get(c, "add_generation_prompt")) };
-    const char *want = json_string_value(json_object_get(c, "expected")), *raised = json_string_value(json_object_get(c, "raised"));
+    const char *want = json_string_value(json_object_get(c, "expected")),
+               *raised = json_string_value(json_object_get(c, "raised"));
     buf_init(&out, 1 << 24);
     Status status = chat_template_render(t, &in, &out, &err);
     char *shown = json_dumps(c, 0);
-    if (want && (status != OK || strcmp(out.data ? out.data : "", want) != 0)) fail_msg("%s\n%s\n%s", shown, err.text, out.data);
+    if (want && (status != OK || strcmp(out.data ? out.data : "", want) != 0))
+        fail_msg("%s\n%s\n%s", shown, err.text, out.data);
     if (!want && (status != ERR_INPUT || (raised && !strstr(err.text, raised)))) fail_msg("%s\n%s", shown, err.text);
     mem_free(shown);
     buf_free(&out);
@@ -54,7 +56,8 @@ static void as_jinja2(void **state)
 /* nano's template gives the prompts that the reference traces were made with. */
 static void prompts_of_the_traces(void **state)
 {
-    static const char head[] = "<|im_start|>user\n", tail[] = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
+    static const char head[] = "<|im_start|>user\n",
+                      tail[] = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
     json_t *traces = fixture_read("tests/data/golden/nano_traces.json"), *trace;
     ChatTemplate *t = template_named("nano");
     size_t i, checked = 0;
@@ -108,7 +111,9 @@ static void where_it_is_found(void **state)
     check_found("{\"chat_template\": \"config\"}", NULL, OK, "config");
     check_found("{\"chat_template\": \"config\"}", "file\n", OK, "file");
     check_found(NULL, "file", OK, "file");
-    check_found("{\"chat_template\": [{\"name\": \"rag\", \"template\": \"r\"}, {\"name\": \"default\", \"template\": \"d\"}]}", NULL, OK, "d");
+    check_found(
+        "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"r\"}, {\"name\": \"default\", \"template\": \"d\"}]}",
+        NULL, OK, "d");
     check_found("{\"chat_template\": [{\"name\": \"rag\", \"template\": \"r\"}, 7]}", NULL, ERR_NOT_FOUND, NULL);
     check_found("{\"chat_template\": null}", NULL, ERR_NOT_FOUND, NULL);
     check_found("{}", NULL, ERR_NOT_FOUND, NULL);
@@ -120,8 +125,9 @@ static void where_it_is_found(void **state)
 
 static void names_and_arguments(void **state)
 {
-    static const char source[] = "{{ bos_token }}|{{ eos_token }}|{{ x }}|{{ tools is none }}|{{ tools is defined }}|{{ y is defined }}"
-                                 "|{{ add_generation_prompt }}|{{ documents is none }}";
+    static const char source[] =
+        "{{ bos_token }}|{{ eos_token }}|{{ x }}|{{ tools is none }}|{{ tools is defined }}|{{ y is defined }}"
+        "|{{ add_generation_prompt }}|{{ documents is none }}";
     Error err = { 0 };
     ChatTemplate *t;
     Buf out;

@@ -63,7 +63,8 @@ static void as_python_decodes(void **state)
             push_grouped(&d, t, bytes, n, &r, &out);
             detokenizer_end(&d, &out);
             if (strcmp(out.data ? out.data : "", want) != 0) {
-                fail_msg("bytes %s give \"%s\", not \"%s\"", json_string_value(json_object_get(c, "hex")), out.data, want);
+                fail_msg("bytes %s give \"%s\", not \"%s\"", json_string_value(json_object_get(c, "hex")), out.data,
+                         want);
             }
             buf_free(&out);
         }

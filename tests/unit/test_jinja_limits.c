@@ -73,7 +73,8 @@ static void long_chains_work(void **state)
 {
     static const struct {
         const char *first, *more;
-    } rows[] = { { "1", " + 1" }, { "'a'", " ~ 'a'" }, { "'a'", " + 'a'" }, { "1", " and 1" }, { "0", " or 0" }, { "1", " == 1" } };
+    } rows[] = { { "1", " + 1" },   { "'a'", " ~ 'a'" }, { "'a'", " + 'a'" },
+                 { "1", " and 1" }, { "0", " or 0" },    { "1", " == 1" } };
     json_t *messages = json_array();
     for (int i = 0; i < COUNT(rows); i++) {
         Error err = { 0 };
@@ -98,14 +99,23 @@ static void limits_are_kept(void **state)
     } rows[] = {
         { "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "4000000 steps" },
         { "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "levels of nesting" },
-        { "{% macro f() %}{{ g() }}{% endmacro %}{% macro g() %}{{ f() }}{% endmacro %}{{ g() }}", "levels of nesting" },
-        { "{% set n = namespace(x=[]) %}{% for i in range(9999) %}{% set n.x = [n.x] %}{% endfor %}{{ n.x }}", "levels of nesting" },
-        { "{% set n = namespace(x=[]) %}{% for i in range(9999) %}{% set n.x = [n.x] %}{% endfor %}{{ n.x | tojson }}", "levels of nesting" },
-        { "{% set n = namespace(x=[], y=[]) %}{% for i in range(9999) %}{% set n.x = [n.x] %}{% set n.y = [n.y] %}{% endfor %}{{ n.x == n.y }}", "levels of nesting" },
-        { "{% set n = namespace(x=[], y=[]) %}{% for i in range(9999) %}{% set n.x = [n.x] %}{% set n.y = [n.y] %}{% endfor %}{{ n.x < n.y }}", "levels of nesting" },
+        { "{% macro f() %}{{ g() }}{% endmacro %}{% macro g() %}{{ f() }}{% endmacro %}{{ g() }}",
+          "levels of nesting" },
+        { "{% set n = namespace(x=[]) %}{% for i in range(9999) %}{% set n.x = [n.x] %}{% endfor %}{{ n.x }}",
+          "levels of nesting" },
+        { "{% set n = namespace(x=[]) %}{% for i in range(9999) %}{% set n.x = [n.x] %}{% endfor %}{{ n.x | tojson }}",
+          "levels of nesting" },
+        { "{% set n = namespace(x=[], y=[]) %}{% for i in range(9999) %}{% set n.x = [n.x] %}{% set n.y = [n.y] %}{% "
+          "endfor %}{{ n.x == n.y }}",
+          "levels of nesting" },
+        { "{% set n = namespace(x=[], y=[]) %}{% for i in range(9999) %}{% set n.x = [n.x] %}{% set n.y = [n.y] %}{% "
+          "endfor %}{{ n.x < n.y }}",
+          "levels of nesting" },
         { "{% set n = namespace() %}{% set n.n = n %}{{ n }}", "levels of nesting" },
-        { "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}", "8388608 bytes in one string" },
-        { "{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}", "bytes of memory" },
+        { "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}",
+          "8388608 bytes in one string" },
+        { "{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}",
+          "bytes of memory" },
         { "{% for i in range(9999) %}{{ 'x' * 9999 }}{% endfor %}", "limit of" },
         { "{% set s = 'x' * 999999 %}{% for i in range(99) %}{{ s }}{% endfor %}", "8388608 bytes" },
         { "{{ 'x' * 99999999999 }}", "steps" },
@@ -150,7 +160,8 @@ static void numbers_at_their_ends(void **state)
         Error err = { 0 };
         Buf out;
         buf_init(&out, 1 << 20);
-        if (render(rows[i][0], strlen(rows[i][0]), messages, &out, &err) != OK) fail_msg("%s: %s", rows[i][0], err.text);
+        if (render(rows[i][0], strlen(rows[i][0]), messages, &out, &err) != OK)
+            fail_msg("%s: %s", rows[i][0], err.text);
         assert_string_equal(out.data ? out.data : "", rows[i][1]);
         buf_free(&out);
     }
@@ -190,10 +201,13 @@ static void output_must_fit(void **state)
 static void damaged_templates(void **state)
 {
     static const char *const files[] = { "coder", "headers", "pictures", "plain", "thinking" };
-    static const char *const pieces[] = { "{%", "%}", "{{", "}}", "{#", "#}", "-", "(", ")", "[", "]", "{", "}", "|", ".", ",", ":",
-                                          "~", "==", " is ", " not ", " in ", " if ", " else ", "{% endfor %}", "'", "\"", "\\", "\n",
-                                          "loop", "ns", "1", "x", "{% for x in messages %}", "{% raw %}", "é", "\xff" };
-    json_t *messages = json_pack("[{s:s,s:s},{s:s,s:s}]", "role", "user", "content", "hi", "role", "assistant", "content", "yo");
+    static const char *const pieces[] = {
+        "{%", "%}", "{{", "}}", "{#", "#}", "-", "(", ")", "[", "]", "{", "}", "|", ".", ",", ":", "~", "==", " is ", " not ",
+        " in ", " if ", " else ", "{% endfor %}", "'", "\"", "\\", "\n", "loop", "ns", "1", "x", "{% for x in messages %}",
+        "{% raw %}", "é", "\xff",
+    };
+    json_t *messages =
+        json_pack("[{s:s,s:s},{s:s,s:s}]", "role", "user", "content", "hi", "role", "assistant", "content", "yo");
     Random r = { 77 };
     for (int round = 0; round < 3000; round++) {
         Error err = { 0 };
@@ -224,9 +238,10 @@ static void damaged_templates(void **state)
 
 static void starved(void **state)
 {
-    static const char source[] = "{% macro f(a, b=2) %}{{ a ~ b }}{% endmacro %}{% set ns = namespace(n=0) %}{% for m in messages %}"
-                                 "{% set ns.n = ns.n + 1 %}{{ f(m.content | trim, m.role.split('e')) + 'x' + m.role }}{{ m | tojson }}"
-                                 "{% endfor %}{{ {'a': [1, 2][::-1]} }}";
+    static const char source[] =
+        "{% macro f(a, b=2) %}{{ a ~ b }}{% endmacro %}{% set ns = namespace(n=0) %}{% for m in messages %}"
+        "{% set ns.n = ns.n + 1 %}{{ f(m.content | trim, m.role.split('e')) + 'x' + m.role }}{{ m | tojson }}"
+        "{% endfor %}{{ {'a': [1, 2][::-1]} }}";
     Error err = { 0 };
     Status status;
     ChatTemplate *t = NULL;

@@ -14,7 +14,8 @@ static char *render(const char *source, size_t n, const json_t *context, Error *
     buf_init(&out, 1 << 24);
     if (chat_template_parse(&t, source, n, err) != OK) return NULL;
     chat_template_set_token(t, "bos_token", "<s>");
-    ChatInput in = { json_object_get(context, "messages"), json_object_get(context, "tools"), json_object_get(context, "kwargs"),
+    ChatInput in = { json_object_get(context, "messages"), json_object_get(context, "tools"),
+                     json_object_get(context, "kwargs"),
                      json_is_true(json_object_get(context, "add_generation_prompt")) };
     Status status = chat_template_render(t, &in, &out, err);
     chat_template_close(t);
@@ -36,7 +37,8 @@ static void as_jinja2(void **state)
         bool same = want && got ? strcmp(got, want) == 0 : !want && !got && err.status == ERR_INPUT && err.text[0];
         if (!same) {
             wrong++;
-            print_error("%s\n   is   %s\n   want %s\n", json_string_value(source), got ? got : err.text, want ? want : "an error");
+            print_error("%s\n   is   %s\n   want %s\n", json_string_value(source), got ? got : err.text,
+                        want ? want : "an error");
         }
         mem_free(got);
     }

@@ -185,7 +185,9 @@ static void forged_images_do_no_harm(void **state)
         memcpy(forged, image, n);
         for (int k = random_below(&r, 4); k >= 0; k--) {
             size_t at = (size_t)(round % 3 ? random_below(&r, (int32_t)n) : 32 + random_below(&r, 160));
-            uint32_t values[] = { 0, 0xFFFFFFFF, 0x7FFFFFFF, (uint32_t)random_bits(&r), 4096, (uint32_t)random_below(&r, 5000) };
+            uint32_t values[] = { 0,          0xFFFFFFFF,
+                                  0x7FFFFFFF, (uint32_t)random_bits(&r),
+                                  4096,       (uint32_t)random_below(&r, 5000) };
             memcpy(forged + at / 4 * 4, &values[random_below(&r, COUNT(values))], 4);
         }
         size_t keep = round % 10 ? n : n / 8 * 8 - 8 * (size_t)random_below(&r, 100);
@@ -261,9 +263,13 @@ static void default_directory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(is_kept_and_found_again), cmocka_unit_test(a_touched_source_is_recognised),
-        cmocka_unit_test(a_changed_source_is_compiled_again), cmocka_unit_test(damage_is_repaired),
-        cmocka_unit_test(forged_images_do_no_harm), cmocka_unit_test(does_without_a_cache), cmocka_unit_test(default_directory),
+        cmocka_unit_test(is_kept_and_found_again),
+        cmocka_unit_test(a_touched_source_is_recognised),
+        cmocka_unit_test(a_changed_source_is_compiled_again),
+        cmocka_unit_test(damage_is_repaired),
+        cmocka_unit_test(forged_images_do_no_harm),
+        cmocka_unit_test(does_without_a_cache),
+        cmocka_unit_test(default_directory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

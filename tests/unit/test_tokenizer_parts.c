@@ -42,13 +42,16 @@ static void toy_make(Toy *t, Random *r)
     for (char c = 'a'; c <= 'c'; c++) toy_add(t, &c, 1);
     for (int i = random_below(r, 60); i >= 0; i--) {
         char joined[64];
-        Str a = vocab_bytes(&t->vocab, random_below(r, t->vocab.n_ids)), b = vocab_bytes(&t->vocab, random_below(r, t->vocab.n_ids));
+        Str a = vocab_bytes(&t->vocab, random_below(r, t->vocab.n_ids)),
+            b = vocab_bytes(&t->vocab, random_below(r, t->vocab.n_ids));
         if (a.len + b.len > 20) continue;
         memcpy(joined, a.data, a.len);
         memcpy(joined + a.len, b.data, b.len);
-        int32_t left = toy_find(t, a.data, a.len), right = toy_find(t, b.data, b.len), id = toy_find(t, joined, a.len + b.len);
+        int32_t left = toy_find(t, a.data, a.len), right = toy_find(t, b.data, b.len),
+                id = toy_find(t, joined, a.len + b.len);
         bool known = false;
-        for (int k = 0; k < t->vocab.n_merges; k++) known = known || (t->merges[k].left == left && t->merges[k].right == right);
+        for (int k = 0; k < t->vocab.n_merges; k++)
+            known = known || (t->merges[k].left == left && t->merges[k].right == right);
         if (known) continue;
         if (id < 0) id = toy_add(t, joined, a.len + b.len);
         t->merges[t->vocab.n_merges++] = (Merge){ left, right, id };
@@ -88,7 +91,8 @@ static void merges_as_defined(void **state)
             char word[80];
             int32_t want[80];
             int n = random_below(&r, 80);
-            for (int i = 0; i < n; i++) word[i] = (char)('a' + random_below(&r, words % 2 ? 3 : 1 + random_below(&r, 3)));
+            for (int i = 0; i < n; i++)
+                word[i] = (char)('a' + random_below(&r, words % 2 ? 3 : 1 + random_below(&r, 3)));
             got.n = 0;
             bpe_encode(&bpe, &work, word, (size_t)n, &got);
             int n_want = naive(&toy, word, n, want);
@@ -126,7 +130,8 @@ static void obvious_blocks_are(void **state)
         utf8proc_uint8_t *nfc = utf8proc_NFC((const utf8proc_uint8_t *)terminated);
         bool same = strcmp((char *)nfc, terminated) == 0;
         free(nfc);
-        if (!same || is_second[cp] || utf8proc_get_property(cp)->combining_class != 0) fail_msg("U+%04X is not obvious", cp);
+        if (!same || is_second[cp] || utf8proc_get_property(cp)->combining_class != 0)
+            fail_msg("U+%04X is not obvious", cp);
     }
     assert_true(obvious > 40000);
 }
@@ -134,8 +139,9 @@ static void obvious_blocks_are(void **state)
 /* Runs of marks short and long, Hangul, exclusions: as utf8proc alone has it. */
 static void nfc_as_utf8proc(void **state)
 {
-    static const uint32_t some[] = { 'a', 'e', 'A', 0x300, 0x301, 0x315, 0x323, 0x307, 0x327, 0x345, 0x1100, 0x1161, 0x11A8, 0xAC00,
-                                     0x958, 0x915, 0x93C, 0x212B, 0x1E0A, 0x1EAD, 0x3099, 0x304B, 0xFB1D, 0x2ADC, 0x1D15E, 0x10FFFF };
+    static const uint32_t some[] = { 'a',    'e',    'A',    0x300,  0x301,  0x315,  0x323,   0x307,   0x327,
+                                     0x345,  0x1100, 0x1161, 0x11A8, 0xAC00, 0x958,  0x915,   0x93C,   0x212B,
+                                     0x1E0A, 0x1EAD, 0x3099, 0x304B, 0xFB1D, 0x2ADC, 0x1D15E, 0x10FFFF };
     Random r = { 5 };
     NfcWork work = { 0 };
     for (int round = 0; round < 3000; round++) {
@@ -178,8 +184,8 @@ static void utf8_codes(void **state)
 /* All texts of three bytes from the interesting ones: valid to us iff valid to utf8proc. */
 static void utf8_validity(void **state)
 {
-    static const uint8_t some[] = { 0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF, 0xE0, 0xE1,
-                                    0xEC, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5, 0xFF };
+    static const uint8_t some[] = { 0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF,
+                                    0xE0, 0xE1, 0xEC, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5, 0xFF };
     for (int i = 0; i < COUNT(some) * COUNT(some) * COUNT(some) * COUNT(some); i++) {
         int rest = i;
         uint8_t text[4];
@@ -191,7 +197,8 @@ static void utf8_validity(void **state)
             if (n <= 0) break;
             at += (size_t)n;
         }
-        if (utf8_valid_bytes((const char *)text, sizeof text) != at) fail_msg("%02x %02x %02x %02x", text[0], text[1], text[2], text[3]);
+        if (utf8_valid_bytes((const char *)text, sizeof text) != at)
+            fail_msg("%02x %02x %02x %02x", text[0], text[1], text[2], text[3]);
     }
 }
 

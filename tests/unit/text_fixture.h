@@ -35,7 +35,8 @@ static inline Tokenizer *tokenizer_in(const char *dir, const char *cache_dir)
 }
 
 /* A scratch of its own each time: state left behind by one text would show as a difference in the next. */
-static inline Status encode(const Tokenizer *t, const char *text, size_t n, bool plain, int64_t max, Ids *out, Error *err)
+static inline Status encode(const Tokenizer *t, const char *text, size_t n, bool plain, int64_t max, Ids *out,
+                            Error *err)
 {
     TokenizerScratch *s;
     assert_int_equal(tokenizer_scratch_open(&s, t, err), OK);
