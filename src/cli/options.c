@@ -78,6 +78,7 @@ static const Row rows[] = {
     { "api-key", NULL, TEXTS, CMD_SERVE, AT(api_keys), 0, 0, "KEY", "clients must send this key; may be repeated. Better: file or TANDEM_API_KEY" },
     { "api-key-file", NULL, TEXT, CMD_SERVE, AT(api_key_file), 0, 0, "FILE", "keys, one a line" },
     { "no-auth", NULL, FLAG, CMD_SERVE, AT(no_auth), 0, 0, NULL, "listen on an open address without a key" },
+    { "allowed-origins", NULL, TEXT, CMD_SERVE, AT(allowed_origins), 0, 0, "JSON", "web pages that may call: [\"https://a.example\"] or [\"*\"] (default: none)" },
     { "served-model-name", NULL, TEXT, CMD_SERVE, AT(served_model_name), 0, 0, "NAME", "name in the API (default: last part of MODEL)" },
     { "default-chat-template-kwargs", NULL, TEXT, CMD_SERVE, AT(default_chat_template_kwargs), 0, 0, "JSON", "template arguments when a request gives none" },
 

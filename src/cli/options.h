@@ -50,6 +50,7 @@ typedef struct Options {
     const char *api_keys[OPTIONS_MAX_KEYS];
     int64_t     n_api_keys;
     bool        no_auth;
+    const char *allowed_origins;           /* JSON list, as vLLM takes it, or one origin */
 
     /* verify, bench */
     bool        full, quick;

@@ -12,6 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { MAX_ORIGINS = 32 };
+
 typedef struct Keys {
     const char *list[SERVER_MAX_KEYS];
     int         n;
@@ -42,6 +44,24 @@ static Status keys_read(Keys *k, const Options *o, Error *err)
     }
     if (!s && !k->n) s = error_set(err, ERR_USAGE, "%s holds no key", o->api_key_file);
     return s;
+}
+
+/* ["https://a.example", ...], or one origin as it is. *list keeps the strings alive. */
+static Status origins_read(const char *text, json_t **list, const char **origins, int *n, Error *err)
+{
+    Status s = OK;
+    if (text[0] != '[') {
+        origins[(*n)++] = text;
+        return OK;
+    }
+    s = json_parse(list, text, strlen(text), "--allowed-origins", err);
+    for (size_t i = 0; !s && i < json_array_size(*list); i++) {
+        const char *origin = json_string_value(json_array_get(*list, i));
+        if (!origin || *n == MAX_ORIGINS)
+            s = error_set(err, ERR_USAGE, "--allowed-origins must be a JSON list of at most %d strings", MAX_ORIGINS);
+        else origins[(*n)++] = origin;
+    }
+    return s ? ERR_USAGE : OK;
 }
 
 static Server *running;
@@ -98,7 +118,8 @@ static const char *last_part(const char *model)
 Status command_serve(const Options *o, Error *err)
 {
     Keys keys = { .n = 0 };
-    json_t *kwargs = NULL;
+    json_t *kwargs = NULL, *origin_list = NULL;
+    const char *origins[MAX_ORIGINS];
     const char *name = o->served_model_name ? o->served_model_name : last_part(o->model);
     ServerOptions so = { .host = o->host, .port = (int)o->port, .no_auth = o->no_auth, .n_names = 1, .names = &name,
                          .seed = (uint64_t)o->seed, .has_seed = o->seed >= 0 };
@@ -114,7 +135,10 @@ Status command_serve(const Options *o, Error *err)
         if (s) s = ERR_USAGE;
     }
     so.chat_template_kwargs = kwargs;
+    so.origins = origins;
+    if (!s && o->allowed_origins) s = origins_read(o->allowed_origins, &origin_list, origins, &so.n_origins, err);
     if (!s) s = serve(&so, name, err);
+    json_decref(origin_list);
     json_decref(kwargs);
     mem_free(keys.text);
     return s;

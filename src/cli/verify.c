@@ -2,7 +2,7 @@
  *
  * The plain side is a fresh engine with one slot and one row a pass, prompt rows included; its tokens and the logits of
  * every new token are kept. The other side runs the cells of the grid: oracle drafts of stated shape, acceptance, batch,
- * prompt chunks and workers. Each row that it commits is compared: the token, every bit of its logits, and the
+ * prompt chunks and workers; then every drafter that the model has. Each row that it commits is compared: the token, every bit of its logits, and the
  * log-probability that was reported for it.
  *
  *     prompts ──> plain engine ──> truth (tokens, logits) ──┬──> oracle proposes from it
@@ -45,7 +45,7 @@ typedef struct Truth { /* one prompt */
 } Truth;
 
 typedef struct Sum { /* of a group of cells */
-    int64_t cells, passes, positions, token_faults, logit_faults, logprob_faults;
+    int64_t cells, passes, positions, accepted, token_faults, logit_faults, logprob_faults;
 } Sum;
 
 typedef struct Verify {
@@ -70,20 +70,42 @@ typedef struct Verify {
 
 /* ---- engines ---- */
 
-static Status open_engine(Verify *v, Drafter *drafter, const EngineOptions *eo, Engine **out, Error *err)
+/* Who drafts: nobody, the oracles behind `face`, or a drafter of the model's own. */
+typedef struct Who {
+    Drafter                *face;
+    const SpeculativeConfig *config; /* NULL: not a drafter of its own */
+} Who;
+
+static Status open_own(Verify *v, const SpeculativeConfig *config, const Model *model, const ModelLimits *limits, EngineOptions *eo,
+                       Drafter **out, Error *err)
+{
+    SpeculationShape shape;
+    SpeculationOptions so = { .config = config, .model_dir = v->dir, .load_format = v->stack.load_format, .limits = *limits,
+                              .max_model_len = eo->max_model_len };
+    Status s = speculation_decide(&so, &model->info, &shape, err);
+    eo->draft_nodes = shape.draft_nodes;
+    eo->draft_depth = shape.draft_depth;
+    return s ? s : speculation_open(out, &so, &shape, model, v->backend, err);
+}
+
+static Status open_engine(Verify *v, Who who, EngineOptions *eo, Engine **out, Error *err)
 {
     Model *model = NULL;
+    Drafter *drafter = who.face;
     int32_t rows = eo->max_num_batched_tokens;
     ModelOptions mo = { .dtype = v->stack.dtype, .load_format = v->stack.load_format,
                         .limits = { .max_rows = rows, .max_outputs = rows, .max_seqs = eo->max_num_seqs,
-                                    .max_uncertain_rows = drafter ? eo->max_num_seqs * eo->draft_nodes : 1 } };
+                                    .max_uncertain_rows = who.face || who.config ? eo->max_num_seqs * DRAFT_ROWS : 1 } };
     Status s = model_open(&model, v->dir, v->backend, &mo, err);
     if (s) return s;
     v->vocab_size = model->info.vocab_size;
     v->act = model->info.act;
     snprintf(v->name, sizeof v->name, "%s", model->info.name);
-    s = engine_open(out, model, v->backend, drafter, eo, err);
-    if (s) model_close(model);
+    if (who.config) s = open_own(v, who.config, model, &mo.limits, eo, &drafter, err);
+    if (!s) s = engine_open(out, model, v->backend, drafter, eo, err);
+    if (!s) return OK;
+    if (who.config) drafter_close(drafter);
+    model_close(model);
     return s;
 }
 
@@ -137,7 +159,7 @@ static Status run_plain(Verify *v, Error *err)
     EngineOptions eo = engine_limits(v, 1, 1);
     eo.prefill_chunk = 1;
     eo.hooks = (EngineHooks){ keep_row, v };
-    Status s = open_engine(v, NULL, &eo, &e, err);
+    Status s = open_engine(v, (Who){ NULL, NULL }, &eo, &e, err);
     for (int i = 0; !s && i < v->n_prompts; i++) {
         v->truth[i].logits = mem_alloc_array((size_t)GRID_MAX_TOKENS * (size_t)v->vocab_size, sizeof(float));
         if (!v->truth[i].logits) s = error_set(err, ERR_NOMEM, "no memory for the plain logits");
@@ -233,14 +255,13 @@ static void check_width(Verify *v, const GridCell *c, const RowCounts *seen)
                  c->chain ? "chain" : "tree", c->p, c->batch);
 }
 
-static Status run_cell(Verify *v, Engine *e, const GridCell *c, int number, RowCounts *total, Error *err)
+/* Runs the requests of a cell and compares all that they emit. */
+static Status run_requests(Verify *v, Engine *e, const GridCell *c, int number, RowCounts *total, Error *err)
 {
-    OracleOptions oo = { .p = c->p, .n_nodes = c->n_rows, .chain = c->chain, .max_depth = MAX_DEPTH - 1,
-                         .seed = (uint64_t)number, .vocab_size = v->vocab_size, .truth = oracle_truth, .truth_ctx = v };
     Request *requests[GRID_BATCH] = { NULL };
     Stream *st = backend_stream(v->backend);
     RowCounts *seen = stream_row_counts(st);
-    Status s = drafter_open_oracle(&v->oracle, &oo, err);
+    Status s = OK;
     stream_use_workers(st, c->workers);
     memset(seen, 0, sizeof *seen);
     uint64_t steps = engine_stats(e).steps;
@@ -251,26 +272,87 @@ static Status run_cell(Verify *v, Engine *e, const GridCell *c, int number, RowC
     if (!s) s = finish(e, requests, c->batch, err);
     v->sum->cells++;
     v->sum->passes += (int64_t)(engine_stats(e).steps - steps);
-    if (!s) check_width(v, c, seen);
+    if (!s && c->n_rows) check_width(v, c, seen);
     for (int i = 0; !s && i < c->batch; i++) compare_logprobs(v, requests[i], (number + i) % v->n_prompts);
     for (size_t i = 0; i < sizeof *seen / sizeof(uint64_t); i++) ((uint64_t *)total)[i] += ((uint64_t *)seen)[i];
-    for (int i = 0; i < c->batch; i++)
-        if (requests[i]) request_close(requests[i]);
+    for (int i = 0; i < c->batch; i++) {
+        if (!requests[i]) continue;
+        v->sum->accepted += request_timings(requests[i]).accepted_tokens;
+        request_close(requests[i]);
+    }
+    return s;
+}
+
+static Status run_cell(Verify *v, Engine *e, const GridCell *c, int number, RowCounts *total, Error *err)
+{
+    OracleOptions oo = { .p = c->p, .n_nodes = c->n_rows, .chain = c->chain, .max_depth = MAX_DEPTH - 1,
+                         .seed = (uint64_t)number, .vocab_size = v->vocab_size, .truth = oracle_truth, .truth_ctx = v };
+    Status s = drafter_open_oracle(&v->oracle, &oo, err);
+    if (!s) s = run_requests(v, e, c, number, total, err);
     drafter_close(v->oracle);
     v->oracle = NULL;
     return s;
 }
 
-static Status open_drafted(Verify *v, int32_t chunk, Engine **e, Error *err)
+static EngineOptions drafted_limits(Verify *v, int32_t chunk)
 {
     EngineOptions eo = engine_limits(v, GRID_BATCH, PASS_ROWS);
     eo.prefill_chunk = chunk;
     eo.draft_nodes = DRAFT_ROWS;
     eo.draft_depth = MAX_DEPTH - 1;
     eo.hooks = (EngineHooks){ compare_row, v };
+    return eo;
+}
+
+static Status open_drafted(Verify *v, int32_t chunk, Engine **e, Error *err)
+{
+    EngineOptions eo = drafted_limits(v, chunk);
     v->face = (Drafter){ .name = "oracle", .fits = face_fits, .groups = face_groups, .begin = face_begin,
                          .observe = face_observe, .draft = face_draft, .forget = face_forget, .close = face_close };
-    return open_engine(v, &v->face, &eo, e, err);
+    return open_engine(v, (Who){ &v->face, NULL }, &eo, e, err);
+}
+
+/* ---- the model's own drafters: their widths are what they are, so only equality is at stake ---- */
+
+static const SpecMethod own_methods[] = { SPEC_NGRAM, SPEC_MTP, SPEC_DFLASH, SPEC_DDTREE };
+enum { N_OWN = 4, N_SUMS = 6 + N_OWN };
+
+static Status run_own(Verify *v, SpecMethod method, int number, RowCounts *total, Error *err)
+{
+    static const int32_t chunks[] = { 0, 1, 3, 64 };
+    SpeculativeConfig config = { .method = method };
+    Status s = OK;
+    for (int i = 0; !s && i < COUNT(chunks) && !command_interrupted(); i++) {
+        Engine *e = NULL;
+        EngineOptions eo = drafted_limits(v, chunks[i]);
+        s = open_engine(v, (Who){ NULL, &config }, &eo, &e, err);
+        for (int batch = 1; !s && batch <= GRID_BATCH; batch += GRID_BATCH - 1) {
+            GridCell c = { .batch = batch, .chunk = chunks[i], .workers = 1 + (i + batch) % MAX_WORKERS, .n_tokens = GRID_MAX_TOKENS };
+            for (int first = 0; !s && first < (batch == 1 ? 3 : 1); first++) s = run_requests(v, e, &c, number + 10 * i + first, total, err);
+        }
+        engine_close(e);
+    }
+    return s;
+}
+
+/* Those that the model has; for one that it has not, the reason is not ours to report. */
+static Status run_own_drafters(Verify *v, Sum sums[N_SUMS], RowCounts *total, Error *err)
+{
+    Status s = OK;
+    ModelConfig config;
+    ModelInfo info;
+    ModelOptions mo = { .dtype = v->stack.dtype, .load_format = v->stack.load_format };
+    s = model_info(v->dir, &mo, &config, &info, err);
+    for (int k = 0; !s && k < N_OWN; k++) {
+        SpeculativeConfig wanted = { .method = own_methods[k] };
+        SpeculationOptions so = { .config = &wanted, .model_dir = v->dir, .load_format = v->stack.load_format };
+        SpeculationShape shape;
+        Error why = { 0 };
+        if (speculation_decide(&so, &info, &shape, &why)) continue;
+        v->sum = &sums[6 + k];
+        s = run_own(v, own_methods[k], GRID_MAX_CELLS + 100 * k, total, err);
+    }
+    return s;
 }
 
 /* ---- prompts ---- */
@@ -336,14 +418,16 @@ static void print_counts(const char *what, const uint64_t *counts)
     putchar('\n');
 }
 
-static Sum print_table(const Sum sums[6], const RowCounts *total)
+static Sum print_table(const Sum sums[N_SUMS], const RowCounts *total)
 {
     Sum all = { 0 };
-    printf("  drafts   acceptance   cells   passes   positions   tokens differ   logit rows differ   logprobs differ\n");
-    for (int g = 0; g < 6; g++) {
+    printf("  drafts   acceptance   cells   passes   positions   accepted   tokens differ   logit rows differ   logprobs differ\n");
+    for (int g = 0; g < N_SUMS; g++) {
         const Sum *s = &sums[g];
-        printf("  %-8s %-10s %7lld %8lld %11lld %15lld %19lld %17lld\n", g < 3 ? "chain" : "tree", p_names[g % 3], (long long)s->cells,
-               (long long)s->passes, (long long)s->positions, (long long)s->token_faults, (long long)s->logit_faults,
+        if (!s->cells) continue;
+        printf("  %-8s %-10s %7lld %8lld %11lld %10lld %15lld %19lld %17lld\n",
+               g < 3 ? "chain" : g < 6 ? "tree" : spec_method_name(own_methods[g - 6]), g < 6 ? p_names[g % 3] : "its own", (long long)s->cells,
+               (long long)s->passes, (long long)s->positions, (long long)s->accepted, (long long)s->token_faults, (long long)s->logit_faults,
                (long long)s->logprob_faults);
         all.cells += s->cells;
         all.passes += s->passes;
@@ -360,7 +444,7 @@ static Sum print_table(const Sum sums[6], const RowCounts *total)
     return all;
 }
 
-static Status run_grid(Verify *v, Sum sums[6], RowCounts *total, Error *err)
+static Status run_grid(Verify *v, Sum sums[N_SUMS], RowCounts *total, Error *err)
 {
     GridCell *cells = mem_alloc_array(GRID_MAX_CELLS, sizeof *cells);
     if (!cells) return error_set(err, ERR_NOMEM, "no memory for the grid");
@@ -384,7 +468,7 @@ static Status run_grid(Verify *v, Sum sums[6], RowCounts *total, Error *err)
 
 static Status verify(Verify *v, Error *err)
 {
-    Sum sums[6] = { { 0 } };
+    Sum sums[N_SUMS] = { { 0 } };
     RowCounts *total = mem_alloc(sizeof *total);
     if (!total) return error_set(err, ERR_NOMEM, "no memory for the counters");
     double start = clock_ms();
@@ -395,6 +479,7 @@ static Status verify(Verify *v, Error *err)
                v->name, dtype_name(v->act), backend_variant(v->backend), v->temperature, v->n_prompts, GRID_MAX_TOKENS,
                (plain - start) / 1e3);
     if (!s) s = run_grid(v, sums, total, err);
+    if (!s) s = run_own_drafters(v, sums, total, err);
     if (!s) {
         Sum all = print_table(sums, total);
         int64_t faults = all.token_faults + all.logit_faults + all.logprob_faults;

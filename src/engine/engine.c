@@ -313,8 +313,8 @@ void engine_close(Engine *e)
     intake(e);
     sweep(e);
     publish(e);
+    if (!e->keeps_drafter) drafter_close(e->drafter); /* it borrows from the model */
     model_close(e->model);
-    if (!e->keeps_drafter) drafter_close(e->drafter);
     free_parts(e);
 }
 
