@@ -48,7 +48,8 @@ static void assign_views(Dflash *n)
     for (int l = 0; l < n->decoder.config.n_layers; l++) {
         DflashWindow w = n->config.window[l];
         int32_t v = 0;
-        while (v < n->n_views && (n->views[v].window.width != w.width || n->views[v].window.is_causal != w.is_causal)) v++;
+        while (v < n->n_views && (n->views[v].window.width != w.width || n->views[v].window.is_causal != w.is_causal))
+            v++;
         if (v == n->n_views) n->views[n->n_views++].window = w;
         n->layers[l].view = v;
     }
@@ -117,7 +118,8 @@ static size_t place(Dflash *n, char *memory)
     if (dflash_has_conv(n)) {
         s->normed = carve(&common, DT_F32, rows, c->hidden_size);
         s->normed_act = carve(&common, act, rows, c->hidden_size);
-        s->dynamic = carve(&common, DT_F32, rows, 2 * (int64_t)n->config.conv_kernel * c->hidden_size / n->config.conv_group);
+        s->dynamic =
+            carve(&common, DT_F32, rows, 2 * (int64_t)n->config.conv_kernel * c->hidden_size / n->config.conv_group);
         s->mixed = carve(&common, DT_F32, rows, c->hidden_size);
         s->edge = carve(&common, DT_F32, outputs, n->config.selector_rank);
     }
@@ -144,7 +146,8 @@ static Status take_scratch(Dflash *n, Error *err)
 }
 
 /* Everything that headers tell. backend may be NULL. */
-static Status prepare(Dflash *n, DflashFile *file, const ModelInfo *target, Backend *backend, const DflashSetup *setup, Error *err)
+static Status prepare(Dflash *n, DflashFile *file, const ModelInfo *target, Backend *backend, const DflashSetup *setup,
+                      Error *err)
 {
     Decoder *d = &n->decoder;
     Status s = dflash_read_config(&n->config, file, target, setup, err);
@@ -165,7 +168,8 @@ static Status prepare(Dflash *n, DflashFile *file, const ModelInfo *target, Back
 static Status borrow_ends(Dflash *n, const ModelInfo *target, Error *err)
 {
     if (!target->embed || !target->head)
-        return error_set(err, ERR_UNSUPPORTED, "the target %s shares no embedding and head with drafters", target->name);
+        return error_set(err, ERR_UNSUPPORTED, "the target %s shares no embedding and head with drafters",
+                         target->name);
     n->decoder.embed_tokens = *target->embed;
     n->decoder.lm_head = *target->head;
     return OK;
@@ -180,7 +184,8 @@ static Status open_file(DflashFile *file, const char *dir, const DflashSetup *se
     return s;
 }
 
-Status dflash_open(Dflash **out, const char *dir, const Model *target, Backend *backend, const DflashSetup *setup, Error *err)
+Status dflash_open(Dflash **out, const char *dir, const Model *target, Backend *backend, const DflashSetup *setup,
+                   Error *err)
 {
     *out = NULL;
     Dflash *n = mem_alloc(sizeof *n);
@@ -192,7 +197,8 @@ Status dflash_open(Dflash **out, const char *dir, const Model *target, Backend *
     if (!s && (s = prepare(n, &file, &target->info, backend, setup, err)) != OK) error_prefix(err, "%s", dir);
     if (!s) s = borrow_ends(n, &target->info, err);
     if (!s) s = make_rope(n, err);
-    if (!s && (s = weights_load(&n->decoder.weights, file.file, backend, &options, err)) != OK) error_prefix(err, "%s", dir);
+    if (!s && (s = weights_load(&n->decoder.weights, file.file, backend, &options, err)) != OK)
+        error_prefix(err, "%s", dir);
     if (!s) s = take_scratch(n, err);
     safetensors_close(owned);
     if (s) dflash_close(n);
@@ -292,7 +298,8 @@ static void lay_block(Dflash *n, const DflashBlock *block, int32_t b)
     }
 }
 
-static void lay_out(Dflash *n, const DflashContext *context, int32_t n_context, const DflashBlock *blocks, int32_t n_blocks)
+static void lay_out(Dflash *n, const DflashContext *context, int32_t n_context, const DflashBlock *blocks,
+                    int32_t n_blocks)
 {
     CHECK(n_context <= n->setup.max_context && n_blocks <= n->setup.max_blocks);
     n->n_context = n_context;
@@ -331,7 +338,8 @@ static void fuse(Dflash *n, Stream *st)
     const Ops *op = n->decoder.model.ops;
     const Tensor fused = tensor_rows(n->scratch.fused, n->n_context);
     op->linear(st, tensor_rows(n->scratch.features, n->n_context), &(LinearJob){ fused, &n->fc }, 1);
-    op->rms_norm(st, tensor_rows(n->scratch.inputs, n->n_context), fused, n->hidden_norm, n->decoder.config.rms_norm_eps);
+    op->rms_norm(st, tensor_rows(n->scratch.inputs, n->n_context), fused, n->hidden_norm,
+                 n->decoder.config.rms_norm_eps);
 }
 
 static KvView kv_view(const Dflash *n, int layer)
@@ -372,7 +380,8 @@ static void attend(Dflash *n, Stream *st, const DflashLayer *layer, KvView kv)
     const DflashView *view = &n->views[layer->view];
     const Tensor q = tensor_rows(n->scratch.q, n->n_rows), q_heads = heads_of(q, c->n_heads, c->head_dim);
     const Tensor attended = tensor_rows(n->scratch.attended, n->n_rows);
-    const Tensor attended_act = tensor_rows(n->scratch.attended_act, n->n_rows), delta = tensor_rows(n->scratch.delta, n->n_rows);
+    const Tensor attended_act = tensor_rows(n->scratch.attended_act, n->n_rows),
+                 delta = tensor_rows(n->scratch.delta, n->n_rows);
 
     op->linear(st, block_inputs(n), &(LinearJob){ q, &w->q_proj }, 1);
     add_bias(op, st, q, w->q_bias);
@@ -391,7 +400,9 @@ static void attend(Dflash *n, Stream *st, const DflashLayer *layer, KvView kv)
 static void enter(Dflash *n, Stream *st, const DflashConv *conv, const float *norm, Tensor out)
 {
     if (dflash_has_conv(n)) dflash2_enter(n, st, conv, norm, out);
-    else n->decoder.model.ops->rms_norm(st, out, tensor_rows(n->scratch.hidden, n->n_rows), norm, n->decoder.config.rms_norm_eps);
+    else
+        n->decoder.model.ops->rms_norm(st, out, tensor_rows(n->scratch.hidden, n->n_rows), norm,
+                                       n->decoder.config.rms_norm_eps);
 }
 
 /* hidden += delta, in DFlash 2 convolved. */
@@ -456,6 +467,7 @@ Tensor dflash_logits(Dflash *n, Stream *st, const int32_t *rows, int32_t n_rows)
     op->gather_rows(st, picked, tensor_rows(n->scratch.hidden, n->n_rows), rows, n_rows);
     op->rms_norm(st, act, picked, d->final_norm, d->config.rms_norm_eps);
     op->linear(st, act, &(LinearJob){ logits, &d->lm_head }, 1);
-    if (n->config.logit_scale != 1 || n->config.softcap > 0) op->scale_cap(st, logits, n->config.logit_scale, n->config.softcap);
+    if (n->config.logit_scale != 1 || n->config.softcap > 0)
+        op->scale_cap(st, logits, n->config.logit_scale, n->config.softcap);
     return logits;
 }

@@ -1,12 +1,13 @@
-/* A DFlash drafter network: a few Qwen3 layers that guess a whole block of tokens in one pass (docs/spec/speculation.md,
- * section 1). It has neither an embedding nor a head: both are the target's, and so is its arithmetic.
+/* A DFlash drafter network: a few Qwen3 layers that guess a whole block of tokens in one pass
+ * (docs/spec/speculation.md, section 1). It has neither an embedding nor a head: both are the target's, and so is its
+ * arithmetic.
  *
  *     target's hidden states of committed tokens ──fc, norm──> c ──k, v of every layer──> context rows, kept
  *     [anchor, mask, mask ...] ──embedding──> layers that see context rows and the whole block ──head──> guesses
  *
  * Row j of a block guesses the token j places behind the anchor. Context rows are cache entries at the positions of
- * their tokens, written once; the rows of a block lie behind them, and the next pass writes over them.
- * Engine thread only, numeric_mode_enter() done. */
+ * their tokens, written once; the rows of a block lie behind them, and the next pass writes over them. Engine thread
+ * only, numeric_mode_enter() done. */
 #pragma once
 
 #include "models/model.h"
@@ -44,7 +45,8 @@ typedef struct Dflash Dflash;
 
 /* Opens the drafter in `dir` for a target, which stays borrowed. The file's shapes and config.json must agree with one
  * another and with the target; the error is a sentence that names what does not. */
-Status dflash_open(Dflash **out, const char *dir, const Model *target, Backend *backend, const DflashSetup *setup, Error *err);
+Status dflash_open(Dflash **out, const char *dir, const Model *target, Backend *backend, const DflashSetup *setup,
+                   Error *err);
 void   dflash_close(Dflash *n);
 
 const DflashConfig *dflash_config(const Dflash *n);
@@ -90,6 +92,7 @@ void dflash_pass(Dflash *n, Stream *st, const DflashContext *context, int32_t n_
  * next call. */
 Tensor dflash_logits(Dflash *n, Stream *st, const int32_t *rows, int32_t n_rows);
 
-/* DFlash 2: of the candidates of each row of the last dflash_logits() picks one, from left to right, by its own logit and
- * by how well it follows the one before (Ops.pick). job: everything but edge and the codebooks, which are filled in. */
+/* DFlash 2: of the candidates of each row of the last dflash_logits() picks one, from left to right, by its own logit
+ * and by how well it follows the one before (Ops.pick). job: everything but edge and the codebooks, which are filled
+ * in. */
 void dflash_pick(Dflash *n, Stream *st, PickJob *job);

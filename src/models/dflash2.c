@@ -1,8 +1,9 @@
 /* What DFlash 2 adds: docs/spec/speculation.md 1.11.
  *
- * A convolution along the rows of the block before and behind every sublayer, by which a row learns what its neighbours
- * guess; and a selector, which picks among the likeliest tokens of each row one that goes well with the token before it.
- * The weights of both convolutions of a sublayer are projected from its normed input, before either has run. */
+ * A convolution along the rows of the block before and behind every sublayer, by which a row learns what its
+ * neighbours guess; and a selector, which picks among the likeliest tokens of each row one that goes well with the
+ * token before it. The weights of both convolutions of a sublayer are projected from its normed input, before either
+ * has run. */
 #include "models/dflash_impl.h"
 
 /* ---- opening ---- */
@@ -25,7 +26,8 @@ void dflash2_declare_selector(Dflash *n)
 {
     const DflashConfig *c = &n->config;
     WeightList *list = &n->decoder.weights;
-    weights_matrix(list, &n->predecessor, c->base.vocab_size, c->selector_rank, "candidate_selector.predecessor_codebook");
+    weights_matrix(list, &n->predecessor, c->base.vocab_size, c->selector_rank,
+                   "candidate_selector.predecessor_codebook");
     weights_matrix(list, &n->successor, c->base.vocab_size, c->selector_rank, "candidate_selector.successor_codebook");
     weights_matrix(list, &n->hidden_projection, c->selector_rank, c->base.hidden_size,
                    "candidate_selector.hidden_projection.weight");
@@ -58,7 +60,8 @@ void dflash2_enter(Dflash *n, Stream *st, const DflashConv *conv, const float *n
 Tensor dflash2_leave(Dflash *n, Stream *st, const DflashConv *conv)
 {
     const Tensor out = tensor_rows(n->scratch.mixed, n->n_rows), x = tensor_rows(n->scratch.delta, n->n_rows);
-    n->decoder.model.ops->block_conv(st, out, x, base_of(n, conv, 1), dynamic_of(n, 1), n->config.conv_kernel, n->block_size);
+    n->decoder.model.ops->block_conv(st, out, x, base_of(n, conv, 1), dynamic_of(n, 1), n->config.conv_kernel,
+                                     n->block_size);
     return out;
 }
 

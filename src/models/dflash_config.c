@@ -15,7 +15,13 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_CONFIG_BYTES = 4 << 20, MAX_WIDTH = 1 << 20, MAX_VOCABULARY = 1 << 24, MAX_POSITION = 1 << 28, MAX_HEADS = 1024 };
+enum {
+    MAX_CONFIG_BYTES = 4 << 20,
+    MAX_WIDTH = 1 << 20,
+    MAX_VOCABULARY = 1 << 24,
+    MAX_POSITION = 1 << 28,
+    MAX_HEADS = 1024
+};
 enum { DEFAULT_BLOCK = 16, DEFAULT_CONV_KERNEL = 2, DEFAULT_CONV_GROUP = 16, DEFAULT_RANK = 256, DEFAULT_TOP_K = 16 };
 
 typedef struct Reader {
@@ -59,8 +65,10 @@ static void shape_of(Reader *d, const char *name, int n_dims, int64_t shape[3])
     if (e->n_dims != n_dims || e->shape[0] < 1 || e->shape[n_dims - 1] < 1 || e->shape[0] > MAX_VOCABULARY ||
         e->shape[n_dims - 1] > MAX_WIDTH * MAX_TAPS) {
         if (d->r.status == OK)
-            d->r.status = error_set(d->r.err, ERR_INPUT, "tensor %s has %d dimensions or a size that no drafter has; %d are "
-                                    "expected", full, e->n_dims, n_dims);
+            d->r.status = error_set(d->r.err, ERR_INPUT,
+                                    "tensor %s has %d dimensions or a size that no drafter has; %d are "
+                                    "expected",
+                                    full, e->n_dims, n_dims);
         return;
     }
     memcpy(shape, e->shape, (size_t)n_dims * sizeof *shape);
@@ -92,8 +100,8 @@ static int32_t agree(Reader *d, const char *key, int64_t from_shapes, const char
 {
     int64_t said = config_int(&d->r, place(d, key), key, 0, INT32_MAX, from_shapes);
     if (d->r.status == OK && said != from_shapes)
-        config_fail(&d->r, ERR_INPUT, "%s is %lld, but tensor %s%s means %lld", key, (long long)said, d->file->prefix, tensor,
-                    (long long)from_shapes);
+        config_fail(&d->r, ERR_INPUT, "%s is %lld, but tensor %s%s means %lld", key, (long long)said, d->file->prefix,
+                    tensor, (long long)from_shapes);
     return (int32_t)from_shapes;
 }
 
@@ -110,10 +118,12 @@ static void sizes_of_tensors(Reader *d, DflashConfig *c)
     c->n_taps = ratio(d, "fc.weight", fc[1], fc[0], MAX_TAPS);
     base->n_layers = agree(d, "num_hidden_layers", count_layers(d), "layers.*");
     base->head_dim = agree(d, "head_dim", head[0], "layers.0.self_attn.q_norm.weight");
-    base->n_heads = agree(d, "num_attention_heads", ratio(d, "layers.0.self_attn.q_proj.weight", q[0], head[0], MAX_HEADS),
-                          "layers.0.self_attn.q_proj.weight");
-    base->n_kv_heads = agree(d, "num_key_value_heads", ratio(d, "layers.0.self_attn.k_proj.weight", k[0], head[0], MAX_HEADS),
-                             "layers.0.self_attn.k_proj.weight");
+    base->n_heads =
+        agree(d, "num_attention_heads", ratio(d, "layers.0.self_attn.q_proj.weight", q[0], head[0], MAX_HEADS),
+              "layers.0.self_attn.q_proj.weight");
+    base->n_kv_heads =
+        agree(d, "num_key_value_heads", ratio(d, "layers.0.self_attn.k_proj.weight", k[0], head[0], MAX_HEADS),
+              "layers.0.self_attn.k_proj.weight");
     base->intermediate_size = agree(d, "intermediate_size", gate[0], "layers.0.mlp.gate_proj.weight");
 }
 
@@ -143,7 +153,8 @@ static void read_sizes(Reader *d, DflashConfig *c)
     base->attention_bias = config_bool(r, r->root, "attention_bias", false);
     if (r->status != OK) return;
     if (base->n_layers < 1) config_fail(r, ERR_INPUT, "the drafter has no layers");
-    if (base->head_dim > 512) config_fail(r, ERR_UNSUPPORTED, "heads of %d are not supported, only up to 512", base->head_dim);
+    if (base->head_dim > 512)
+        config_fail(r, ERR_UNSUPPORTED, "heads of %d are not supported, only up to 512", base->head_dim);
     if (base->n_heads % base->n_kv_heads)
         config_fail(r, ERR_INPUT, "%d attention heads are not a multiple of %d key and value heads", base->n_heads,
                     base->n_kv_heads);
@@ -164,8 +175,8 @@ static void read_taps(Reader *d, DflashConfig *c)
     const json_t *list = config_array(&d->r, place(d, key), key);
     if (d->r.status != OK) return;
     if (c->n_taps > MAX_TAPS || (list && json_array_size(list) != (size_t)c->n_taps)) {
-        config_fail(&d->r, ERR_INPUT, "target_layer_ids names %zu layers, but tensor fc.weight reads %d", json_array_size(list),
-                    c->n_taps);
+        config_fail(&d->r, ERR_INPUT, "target_layer_ids names %zu layers, but tensor fc.weight reads %d",
+                    json_array_size(list), c->n_taps);
         return;
     }
     for (int32_t i = 0; i < c->n_taps; i++) {
@@ -183,14 +194,17 @@ static void read_taps(Reader *d, DflashConfig *c)
 static void read_block(Reader *d, DflashConfig *c)
 {
     c->block_size = read_int(d, "block_size", 2, DFLASH_MAX_BLOCK, DEFAULT_BLOCK);
-    if (!json_has(place(d, "mask_token_id"), "mask_token_id")) config_fail(&d->r, ERR_INPUT, "mask_token_id is missing");
-    c->mask_id = read_int(d, "mask_token_id", 0, c->base.vocab_size - 1, 0); /* also ids that the tokenizer does not know */
+    if (!json_has(place(d, "mask_token_id"), "mask_token_id"))
+        config_fail(&d->r, ERR_INPUT, "mask_token_id is missing");
+    c->mask_id =
+        read_int(d, "mask_token_id", 0, c->base.vocab_size - 1, 0); /* also ids that the tokenizer does not know */
     c->embedding_scale = read_float(d, "input_embedding_scale", -1e6, 1e6, 1);
     c->logit_scale = read_float(d, "output_multiplier", -1e6, 1e6, 1) * read_float(d, "logit_scale", -1e6, 1e6, 1);
     c->softcap = read_float(d, "final_logit_softcapping", 0, 1e6, 0);
     int32_t n_target = read_int(d, "num_target_layers", 1, CONFIG_MAX_LAYERS, d->target->n_layers);
     if (d->r.status == OK && n_target != d->target->n_layers)
-        config_fail(&d->r, ERR_INPUT, "num_target_layers is %d, but the target has %d layers", n_target, d->target->n_layers);
+        config_fail(&d->r, ERR_INPUT, "num_target_layers is %d, but the target has %d layers", n_target,
+                    d->target->n_layers);
     if (d->setup->block_size > c->block_size || d->setup->block_size == 1)
         config_fail(&d->r, ERR_UNSUPPORTED, "a block of %d rows was asked for; 2 to %d, as trained, are possible",
                     d->setup->block_size, c->block_size);
@@ -204,7 +218,8 @@ static bool is_sliding(Reader *d, const json_t *types, int32_t i)
     const char *type = types ? json_string_value(json_array_get(types, (size_t)i)) : "full_attention";
     if (type && strcmp(type, "sliding_attention") == 0) return true;
     if (!type || strcmp(type, "full_attention") != 0)
-        config_fail(&d->r, ERR_UNSUPPORTED, "layer_types[%d] is neither \"full_attention\" nor \"sliding_attention\"", i);
+        config_fail(&d->r, ERR_UNSUPPORTED, "layer_types[%d] is neither \"full_attention\" nor \"sliding_attention\"",
+                    i);
     return false;
 }
 
@@ -221,7 +236,8 @@ static void read_windows(Reader *d, DflashConfig *c)
 {
     const json_t *types = config_array(&d->r, d->r.root, "layer_types");
     if (types && json_array_size(types) != (size_t)c->base.n_layers)
-        config_fail(&d->r, ERR_INPUT, "layer_types has %zu entries for %d layers", json_array_size(types), c->base.n_layers);
+        config_fail(&d->r, ERR_INPUT, "layer_types has %zu entries for %d layers", json_array_size(types),
+                    c->base.n_layers);
     if (d->r.status != OK) return;
 
     int32_t n_sliding = 0;
@@ -232,7 +248,8 @@ static void read_windows(Reader *d, DflashConfig *c)
                                                  : config_bool(&d->r, d->nested, "causal", false);
     int32_t width = n_sliding || is_forced ? read_width(d, is_forced) : 0;
     for (int32_t i = 0; i < c->base.n_layers; i++) {
-        bool slides = is_forced || is_sliding(d, types, i), by_type = slides && !is_forced && !d->setup->sliding_is_free;
+        bool slides = is_forced || is_sliding(d, types, i),
+             by_type = slides && !is_forced && !d->setup->sliding_is_free;
         c->window[i] = (DflashWindow){ .width = slides ? width : 0, .is_causal = is_said ? said : by_type };
     }
 }
@@ -279,7 +296,8 @@ static void read_architecture(Reader *d)
     if (!name) config_fail(&d->r, ERR_INPUT, "architectures is missing: this does not describe a drafter");
     else if (strcmp(name, "DFlash2DraftModel") == 0) d->is_second = true;
     else if (strcmp(name, "DFlashDraftModel") != 0)
-        config_fail(&d->r, ERR_UNSUPPORTED, "architecture %.60s is not supported; DFlashDraftModel and DFlash2DraftModel are", name);
+        config_fail(&d->r, ERR_UNSUPPORTED,
+                    "architecture %.60s is not supported; DFlashDraftModel and DFlash2DraftModel are", name);
 }
 
 static void refuse_unsupported(Reader *d)
@@ -291,7 +309,8 @@ static void refuse_unsupported(Reader *d)
     refuse_if(d, json_has(r->root, "quantization_config"), "the weights are quantized");
     refuse_if(d, config_bool(r, n, "attention_sink_bias", false), "attention_sink_bias is true");
     refuse_if(d, config_double(r, n, "attention_value_scale", -1e6, 1e6, 1) != 1, "attention_value_scale is not 1");
-    refuse_if(d, config_bool(r, place(d, "sample_from_anchor"), "sample_from_anchor", false), "sample_from_anchor is true");
+    refuse_if(d, config_bool(r, place(d, "sample_from_anchor"), "sample_from_anchor", false),
+              "sample_from_anchor is true");
     refuse_if(d, !config_bool(r, n, "use_aux_hidden_state", true), "use_aux_hidden_state is false");
     refuse_if(d, json_has(n, "projector_type"), "projector_type is set");
     refuse_if(d, !config_bool(r, place(d, "is_neox_style"), "is_neox_style", true), "is_neox_style is false");
@@ -312,7 +331,8 @@ static void refuse_mask_file(Reader *d)
 
 static void find_prefix(DflashFile *file)
 {
-    bool has_prefix = file->file && !safetensors_find(file->file, "fc.weight") && safetensors_find(file->file, "model.fc.weight");
+    bool has_prefix =
+        file->file && !safetensors_find(file->file, "fc.weight") && safetensors_find(file->file, "model.fc.weight");
     snprintf(file->prefix, sizeof file->prefix, "%s", has_prefix ? "model." : "");
 }
 
@@ -327,7 +347,8 @@ static Status read_all(Reader *d, DflashConfig *c)
     return d->r.status;
 }
 
-Status dflash_read_config(DflashConfig *out, DflashFile *file, const ModelInfo *target, const DflashSetup *setup, Error *err)
+Status dflash_read_config(DflashConfig *out, DflashFile *file, const ModelInfo *target, const DflashSetup *setup,
+                          Error *err)
 {
     char path[PATH_MAX];
     json_t *root = NULL;

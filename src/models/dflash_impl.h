@@ -1,5 +1,5 @@
-/* Between the files of the DFlash network: dflash_config.c reads and checks, dflash.c runs a pass, dflash2.c is what the
- * second version adds. */
+/* Between the files of the DFlash network: dflash_config.c reads and checks, dflash.c runs a pass, dflash2.c is what
+ * the second version adds. */
 #pragma once
 
 #include "models/dflash.h"
@@ -7,14 +7,15 @@
 
 /* ---- dflash_config.c ---- */
 
-/* Where config.json and shapes meet. file NULL: config.json alone. `prefix` is what stands before every tensor's name. */
+/* Where config.json and shapes meet. file NULL: config.json alone. `prefix` stands before every tensor's name. */
 typedef struct DflashFile {
     const char        *dir;
     const Safetensors *file;
     char               prefix[16];
 } DflashFile;
 
-Status dflash_read_config(DflashConfig *out, DflashFile *file, const ModelInfo *target, const DflashSetup *setup, Error *err);
+Status dflash_read_config(DflashConfig *out, DflashFile *file, const ModelInfo *target, const DflashSetup *setup,
+                          Error *err);
 
 /* ---- the network ---- */
 
@@ -87,7 +88,7 @@ static inline bool dflash_has_conv(const Dflash *n)
 void dflash2_declare_layer(Dflash *n, DflashLayer *layer);
 void dflash2_declare_selector(Dflash *n);
 
-/* z = norm(hidden) of the block's rows, its dynamic weights, and the convolution before the sublayer into `out` (act). */
+/* z = norm(hidden) of the block's rows, its dynamic weights, the convolution before the sublayer into `out` (act). */
 void dflash2_enter(Dflash *n, Stream *st, const DflashConv *conv, const float *norm, Tensor out);
 /* The convolution behind it: what is to be added to the stream, from scratch.delta. */
 Tensor dflash2_leave(Dflash *n, Stream *st, const DflashConv *conv);

@@ -1,6 +1,7 @@
-/* Always, for a live slot: its context rows and the waiting ones are the tokens from first_context on without a gap. When
- * there is a gap (a prefix that came from elsewhere, a picture, whose features no drafter was trained on) the context
- * begins anew behind it: a drafter that sees less guesses worse, one that sees rows nobody wrote guesses nothing. */
+/* Always, for a live slot: its context rows and the waiting ones are the tokens from first_context on without a gap.
+ * When there is a gap (a prefix that came from elsewhere, a picture, whose features no drafter was trained on) the
+ * context begins anew behind it: a drafter that sees less guesses worse, one that sees rows nobody wrote guesses
+ * nothing. */
 #include "speculation/dflash_feed.h"
 
 #include "base/memory.h"
@@ -110,7 +111,8 @@ static void restart(FeedSlot *s, int32_t index)
 }
 
 /* n rows of the batch from `row` on, one behind the other. */
-static void put_aside(DflashFeed *f, Stream *st, const Batch *batch, Tensor features, int32_t slot, int32_t row, int32_t n)
+static void put_aside(DflashFeed *f, Stream *st, const Batch *batch, Tensor features, int32_t slot, int32_t row,
+                      int32_t n)
 {
     FeedSlot *s = slot_at(f, slot);
     while (n > 0) {

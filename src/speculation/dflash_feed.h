@@ -1,8 +1,8 @@
 /* Features of committed tokens on their way into a DFlash network's cache.
  *
  * What the target's passes leave is only rounded and put aside, a bounded number of rows a slot; keys and values are
- * computed from it at the next draft, in the same pass as the draft itself, or when a slot's rows are full. So a drafter
- * that is not asked reads its weights once in FEED_ROWS tokens. Engine thread only; allocates only in open. */
+ * computed from it at the next draft, in the same pass as the draft itself, or when a slot's rows are full. So a
+ * drafter that is not asked reads its weights once in FEED_ROWS tokens. Engine thread only; allocates only in open. */
 #pragma once
 
 #include "models/dflash.h"

@@ -113,7 +113,8 @@ static int32_t guess_all(DflashDrafter *d, Stream *st, DraftJob *jobs, int32_t n
         Tensor logits = dflash_logits(d->net, st, d->rows, n_rows);
         stream_sync(st);
         bool is_second = dflash_config(d->net)->conv_kernel > 0;
-        n_broken += is_second ? guess_second(d, st, jobs, first, end, logits) : guess_plain(d, jobs, first, end, logits);
+        n_broken +=
+            is_second ? guess_second(d, st, jobs, first, end, logits) : guess_plain(d, jobs, first, end, logits);
     }
     return n_broken;
 }
@@ -130,7 +131,8 @@ static Status dflash_draft(Drafter *face, Stream *st, DraftJob *jobs, int n, Err
         tree_start(job->tree, job->anchor);
         if (rows_wanted(d, job) < 1 || !dflash_feed_is_complete(&d->feed, job->slot, job->n_committed)) continue;
         d->jobs[n_blocks] = i;
-        d->blocks[n_blocks++] = (DflashBlock){ .slot = job->slot, .anchor = job->anchor, .n_committed = job->n_committed };
+        d->blocks[n_blocks++] =
+            (DflashBlock){ .slot = job->slot, .anchor = job->anchor, .n_committed = job->n_committed };
     }
     if (n_blocks == 0) return OK;
     int32_t n_context = dflash_feed_gather(&d->feed, st, d->blocks, n_blocks);
@@ -205,7 +207,8 @@ static Status options_check(const DflashOptions *o, Error *err)
         return error_set(err, ERR_INPUT, "no such method of a DFlash drafter: %#x", o->methods);
     if (o->n_slots < 1) return error_set(err, ERR_INPUT, "a drafter for %d sequences is not possible", o->n_slots);
     if (o->tree_budget < 1 || o->tree_budget >= TREE_MAX_NODES)
-        return error_set(err, ERR_INPUT, "a tree of %d nodes is not possible: 1 to %d are", o->tree_budget, TREE_MAX_NODES - 1);
+        return error_set(err, ERR_INPUT, "a tree of %d nodes is not possible: 1 to %d are", o->tree_budget,
+                         TREE_MAX_NODES - 1);
     return OK;
 }
 
@@ -219,8 +222,12 @@ static int32_t outputs_for(const DflashOptions *o, int32_t vocab_size)
 
 static DflashSetup setup_for(const DflashOptions *o, const ModelInfo *target)
 {
-    return (DflashSetup){ .load_format = o->load_format, .dummy_seed = o->dummy_seed, .block_size = o->block_size,
-                          .sliding_is_free = o->sliding_is_free, .max_context = FEED_MAX_CONTEXT, .max_blocks = o->n_slots,
+    return (DflashSetup){ .load_format = o->load_format,
+                          .dummy_seed = o->dummy_seed,
+                          .block_size = o->block_size,
+                          .sliding_is_free = o->sliding_is_free,
+                          .max_context = FEED_MAX_CONTEXT,
+                          .max_blocks = o->n_slots,
                           .max_outputs = outputs_for(o, target->vocab_size) };
 }
 
@@ -261,10 +268,13 @@ static Status open_parts(DflashDrafter *d, Error *err)
     if (s) return s;
     const DflashConfig *c = dflash_config(d->net);
     if (c->conv_kernel > 0 && has_trees(o))
-        return error_set(err, ERR_UNSUPPORTED, "%s is a DFlash 2 drafter, which drafts chains (\"dflash\") and no trees", o->dir);
+        return error_set(err, ERR_UNSUPPORTED,
+                         "%s is a DFlash 2 drafter, which drafts chains (\"dflash\") and no trees", o->dir);
     int32_t n_usable = c->selector_vocab ? c->selector_vocab : c->base.vocab_size;
     s = dflash_feed_open(&d->feed, d->net, o->backend, target->act, o->n_slots, err);
-    if (!s) s = dflash_guess_open(&d->guess, c->base.vocab_size, n_usable, has_trees(o) ? o->tree_budget : 0, o->is_uncoupled, err);
+    if (!s)
+        s = dflash_guess_open(&d->guess, c->base.vocab_size, n_usable, has_trees(o) ? o->tree_budget : 0,
+                              o->is_uncoupled, err);
     if (!s && !take_arrays(d)) s = error_set(err, ERR_NOMEM, "no memory for the drafts of %d sequences", o->n_slots);
     return s;
 }
@@ -283,9 +293,17 @@ Status drafter_open_dflash(Drafter **out, const DflashOptions *options, Error *e
         close_drafter(&d->face);
         return s;
     }
-    d->face = (Drafter){ .name = "dflash", .methods = d->methods, .n_taps = dflash_config(d->net)->n_taps,
-                         .taps = dflash_config(d->net)->taps, .fits = drafter_fits, .groups = dflash_groups, .bind = bind,
-                         .begin = dflash_begin, .observe = dflash_observe, .draft = dflash_draft, .forget = dflash_forget,
+    d->face = (Drafter){ .name = "dflash",
+                         .methods = d->methods,
+                         .n_taps = dflash_config(d->net)->n_taps,
+                         .taps = dflash_config(d->net)->taps,
+                         .fits = drafter_fits,
+                         .groups = dflash_groups,
+                         .bind = bind,
+                         .begin = dflash_begin,
+                         .observe = dflash_observe,
+                         .draft = dflash_draft,
+                         .forget = dflash_forget,
                          .close = close_drafter };
     add_method(d, DFLASH_CHAIN, "dflash");
     add_method(d, DFLASH_TREE, "ddtree");

@@ -1,8 +1,8 @@
-/* Drafts by a DFlash network (models/dflash.h): all tokens behind the anchor in one pass of the drafter, as a chain of the
- * likeliest guess of each row, or as the tree of the best prefixes (ddtree.h). One network serves all its methods.
+/* Drafts by a DFlash network (models/dflash.h): all tokens behind the anchor in one pass of the drafter, as a chain of
+ * the likeliest guess of each row, or as the tree of the best prefixes (ddtree.h). One network serves all its methods.
  *
- * At temperature above 0 the target draws by noise that is known beforehand (sampling/choose.h). Coupled drafts rank their
- * guesses by the same noise: where drafter and target agree about the law, they then agree about the draw. */
+ * At temperature above 0 the target draws by noise that is known beforehand (sampling/choose.h). Coupled drafts rank
+ * their guesses by the same noise: where drafter and target agree about the law, they then agree about the draw. */
 #pragma once
 
 #include "models/dflash.h"
@@ -19,7 +19,7 @@ typedef struct DflashOptions {
     Backend     *backend;         /* borrowed, as the target; both outlive the drafter */
     const Model *target;
     int32_t      n_slots;
-    unsigned     methods;         /* any of DflashMethod, in DraftJob.method by their order here; 0 = DFLASH_CHAIN. DFlash 2
+    unsigned methods; /* any of DflashMethod, in DraftJob.method by their order here; 0 = DFLASH_CHAIN. DFlash 2
                                    * drafts chains only */
     int32_t      tree_budget;     /* nodes of a tree, the anchor not counted; 0 = 64 */
     int32_t      block_size;      /* rows of the drafter's pass; 0 = as trained, which is the most */

@@ -112,10 +112,12 @@ static bool sees(const Oracle *o, int32_t layer, int32_t query, int32_t key)
     return width == 0 || (query - key < width && key - query < width);
 }
 
-static void attend(const Oracle *o, int32_t layer, const double *x, int32_t position, int32_t n_keys, Rows rows, double *out)
+static void attend(const Oracle *o, int32_t layer, const double *x, int32_t position, int32_t n_keys, Rows rows,
+                   double *out)
 {
     int32_t width = o->n_kv_heads * o->head_dim;
-    double *q = numbers((size_t)(o->n_heads * o->head_dim)), *p = numbers((size_t)n_keys), *mix = numbers((size_t)(o->n_heads * o->head_dim));
+    double *q = numbers((size_t)(o->n_heads * o->head_dim)), *p = numbers((size_t)n_keys),
+           *mix = numbers((size_t)(o->n_heads * o->head_dim));
     multiply_biased(o, layer, "q", x, q);
     for (int32_t h = 0; h < o->n_heads; h++) {
         int32_t kv = h / (o->n_heads / o->n_kv_heads);
@@ -153,7 +155,8 @@ static void feed_forward(const Oracle *o, int32_t layer, const double *x, double
 /* ---- DFlash 2 ---- */
 
 /* x [block][hidden] convolved into y; z: the sublayer's normed input, from which the dynamic weights come. */
-static void convolve(const Oracle *o, int32_t layer, const char *where, int32_t side, const double *z, const double *x, double *y)
+static void convolve(const Oracle *o, int32_t layer, const char *where, int32_t side, const double *z, const double *x,
+                     double *y)
 {
     int32_t kernel = o->form.kernel, n_groups = o->hidden / o->form.group;
     char base_name[64], projection[64];
@@ -179,7 +182,8 @@ static void convolve(const Oracle *o, int32_t layer, const char *where, int32_t 
 /* r += sublayer(norm(r)), with convolutions around it if there are any. */
 typedef void (*Sublayer)(const Oracle *o, int32_t layer, const double *x, double *out, void *ctx);
 
-static void run_sublayer(const Oracle *o, int32_t layer, const char *norm_name, const char *conv, Sublayer fn, void *ctx, double *r)
+static void run_sublayer(const Oracle *o, int32_t layer, const char *norm_name, const char *conv, Sublayer fn,
+                         void *ctx, double *r)
 {
     size_t n = (size_t)(o->block * o->hidden);
     double *z = numbers(n), *u = numbers(n), *v = numbers(n), *w = numbers(n);
@@ -262,7 +266,8 @@ static void head_rows(const Oracle *o, const double *r, float *logits, double *n
     mem_free(y);
 }
 
-void oracle_logits(const Oracle *o, const float *features, int32_t n_context, int32_t anchor, float *logits, double *normed)
+void oracle_logits(const Oracle *o, const float *features, int32_t n_context, int32_t anchor, float *logits,
+                   double *normed)
 {
     size_t n = (size_t)((n_context + o->block) * o->n_kv_heads * o->head_dim);
     Attention a = { .rows = { numbers(n), numbers(n) }, .n_context = n_context };
@@ -279,8 +284,8 @@ void oracle_logits(const Oracle *o, const float *features, int32_t n_context, in
     mem_free(a.rows.v);
 }
 
-void oracle_scores(const Oracle *o, const double *normed, int32_t before, const int32_t *id, const float *logit, int32_t k,
-                   double *score)
+void oracle_scores(const Oracle *o, const double *normed, int32_t before, const int32_t *id, const float *logit,
+                   int32_t k, double *score)
 {
     const CheckpointTensor *a = tensor(o, -1, "candidate_selector.predecessor_codebook");
     const CheckpointTensor *b = tensor(o, -1, "candidate_selector.successor_codebook");

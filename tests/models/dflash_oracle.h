@@ -1,5 +1,5 @@
-/* A DFlash drafter in double, from docs/spec/speculation.md section 1 in the plainest loops: nothing is cached, nothing is
- * shared, masks are looked up pair by pair. Slow; for checkpoints of a few hundred kilobytes. */
+/* A DFlash drafter in double, from docs/spec/speculation.md section 1 in the plainest loops: nothing is cached,
+ * nothing is shared, masks are looked up pair by pair. Slow; for checkpoints of a few hundred kilobytes. */
 #pragma once
 
 #include "backend/backend.h"
@@ -27,8 +27,9 @@ typedef struct Oracle {
 
 /* Logits of all rows of the block behind n_context tokens, [block][vocab]; final-normed rows [block][hidden] if wanted.
  * features [n_context][n_taps * hidden]. */
-void oracle_logits(const Oracle *o, const float *features, int32_t n_context, int32_t anchor, float *logits, double *normed);
+void oracle_logits(const Oracle *o, const float *features, int32_t n_context, int32_t anchor, float *logits,
+                   double *normed);
 
 /* DFlash 2: scores of k candidates behind token `before`, for a row's final-normed vector. */
-void oracle_scores(const Oracle *o, const double *normed, int32_t before, const int32_t *id, const float *logit, int32_t k,
-                   double *score);
+void oracle_scores(const Oracle *o, const double *normed, int32_t before, const int32_t *id, const float *logit,
+                   int32_t k, double *score);

@@ -133,7 +133,9 @@ static void features_of_target(const Bench *b, const Safetensors *golden, float 
     static const int32_t taps[] = { 1, 3, 5 };
     Error err = { 0 };
     BatchBuilder *builder = NULL;
-    BuilderOptions sizes = { .n_slots = 1, .max_tokens = 64, .max_rows = 64, .max_outputs = 64, .n_taps = 3, .taps = taps };
+    BuilderOptions sizes = {
+        .n_slots = 1, .max_tokens = 64, .max_rows = 64, .max_outputs = 64, .n_taps = 3, .taps = taps
+    };
     int32_t *ids = read_golden(golden, "input_ids"), *accepted = read_golden(golden, "accepted");
     float *want = read_golden(golden, "target_hidden");
     assert_ok(builder_open(&builder, b->target, &sizes, &err), &err);
@@ -151,7 +153,8 @@ static void features_of_target(const Bench *b, const Safetensors *golden, float 
     mem_free(want);
 }
 
-static double check_round(Bench *b, const Safetensors *golden, int number, const float *features, int32_t first, int32_t n)
+static double check_round(Bench *b, const Safetensors *golden, int number, const float *features, int32_t first,
+                          int32_t n)
 {
     static float got[BLOCK * VOCAB];
     char name[32];
@@ -184,7 +187,8 @@ static void test_golden(void **state)
         features_of_target(&b, golden, features);
         double first = check_round(&b, golden, 1, features, 0, N_PROMPT);
         double second = check_round(&b, golden, 2, features, N_PROMPT, N_ACCEPTED);
-        print_message("%s: rounds within %.1e and %.1e of the largest logit\n", backend_variant(b.backend), first, second);
+        print_message("%s: rounds within %.1e and %.1e of the largest logit\n", backend_variant(b.backend), first,
+                      second);
         assert_true(first <= LIMIT && second <= LIMIT);
         close_net(&b);
         close_target(&b);
@@ -269,7 +273,8 @@ static void test_blocks_together(void **state)
         int32_t n = blocks[s].n_committed;
         for (int32_t i = n - 4 * s; i < n; i++, n_context++) { /* the last rows again, beside one another */
             context[n_context] = (DflashContext){ s, i, i };
-            Tensor to = dflash_features(b.net, n_context + 1), from = tensor_2d(features[s] + (size_t)i * 3 * HIDDEN, DT_F32, 1, 3 * HIDDEN);
+            Tensor to = dflash_features(b.net, n_context + 1),
+                   from = tensor_2d(features[s] + (size_t)i * 3 * HIDDEN, DT_F32, 1, 3 * HIDDEN);
             to.data = tensor_bf16(to, n_context);
             backend_ops(b.backend)->round_rows(st, tensor_rows(to, 1), from);
         }
@@ -375,32 +380,42 @@ static const Form forms[] = {
     { .what = "as it is", .keys = "{}" },
     { "sliding, causal by the rule", "{\"layer_types\": [" SLIDING "," FULL "," SLIDING "], \"sliding_window\": 9}",
       .oracle = { .width = { 9, 0, 9 }, .causal = { 1, 0, 1 } } },
-    { "sliding, not causal by the switch", "{\"layer_types\": [" SLIDING "," FULL "," SLIDING "], \"sliding_window\": 9}",
-      .sliding_is_free = true, .oracle = { .width = { 9, 0, 9 } } },
-    { "sliding, is_causal false", "{\"layer_types\": [" SLIDING "," SLIDING "," SLIDING "], \"sliding_window\": 12, \"is_causal\": false}",
+    { "sliding, not causal by the switch",
+      "{\"layer_types\": [" SLIDING "," FULL "," SLIDING "], \"sliding_window\": 9}", .sliding_is_free = true,
+      .oracle = { .width = { 9, 0, 9 } } },
+    { "sliding, is_causal false",
+      "{\"layer_types\": [" SLIDING "," SLIDING "," SLIDING "], \"sliding_window\": 12, \"is_causal\": false}",
       .oracle = { .width = { 12, 12, 12 } } },
-    { "narrower than the block", "{\"layer_types\": [" SLIDING "," FULL "," SLIDING "], \"sliding_window\": 3, \"is_causal\": false}",
+    { "narrower than the block",
+      "{\"layer_types\": [" SLIDING "," FULL "," SLIDING "], \"sliding_window\": 3, \"is_causal\": false}",
       .oracle = { .width = { 3, 0, 3 } } },
     { "a window of one", "{\"layer_types\": [" SLIDING "," FULL "," FULL "], \"sliding_window\": 1}",
       .oracle = { .width = { 1, 0, 0 }, .causal = { 1, 0, 0 } } },
     { "dflash_config.causal", "{\"dflash_config\": {\"causal\": true}}", .oracle = { .causal = { 1, 1, 1 } } },
     { "is_causal beats causal", "{\"is_causal\": false, \"dflash_config\": {\"causal\": true}}" },
-    { "use_swa", "{\"layer_types\": null, \"sliding_window\": 50, \"dflash_config\": {\"use_swa\": true, \"swa_window_size\": 6}}",
+    { "use_swa",
+      "{\"layer_types\": null, \"sliding_window\": 50, \"dflash_config\": {\"use_swa\": true, \"swa_window_size\": 6}}",
       .oracle = { .width = { 6, 6, 6 } } },
-    { "use_swa, all layers full", "{\"sliding_window\": 7, \"dflash_config\": {\"use_swa\": true}}", .oracle = { .width = { 7, 7, 7 } } },
-    { "yarn", "{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 32}}",
+    { "use_swa, all layers full", "{\"sliding_window\": 7, \"dflash_config\": {\"use_swa\": true}}",
+      .oracle = { .width = { 7, 7, 7 } } },
+    { "yarn",
+      "{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 32}}",
       .oracle = { .yarn_factor = 4, .yarn_original = 32 } },
-    { "scales and cap", "{\"dflash_config\": {\"input_embedding_scale\": 3.5, \"output_multiplier\": 0.2, \"final_logit_softcapping\": 1.5}}",
+    { "scales and cap",
+      "{\"dflash_config\": {\"input_embedding_scale\": 3.5, \"output_multiplier\": 0.2, \"final_logit_softcapping\": "
+      "1.5}}",
       .oracle = { .embedding_scale = 3.5, .logit_scale = 0.2, .softcap = 1.5 } },
     { "biases", "{\"attention_bias\": true}", .oracle = { .has_bias = true } },
     { "nested block, taps and mask at the top",
       "{\"block_size\": 4, \"target_layer_ids\": [5, 3, 1], \"mask_token_id\": 7,"
-      " \"dflash_config\": {\"block_size\": 8, \"target_layer_ids\": null, \"mask_token_id\": null}}", .oracle = { .mask_id = 7 } },
-    { "DFlash 2", "{" SECOND "\"layer_types\": [" SLIDING "," SLIDING "," SLIDING "], \"sliding_window\": 20, \"dflash_config\": "
+      " \"dflash_config\": {\"block_size\": 8, \"target_layer_ids\": null, \"mask_token_id\": null}}",
+      .oracle = { .mask_id = 7 } },
+    { "DFlash 2",
+      "{" SECOND "\"layer_types\": [" SLIDING "," SLIDING "," SLIDING "], \"sliding_window\": 20, \"dflash_config\": "
       "{\"conv_kernel_size\": 2, \"conv_group_size\": 16, \"selector_rank\": 24, \"selector_top_k\": 5}}",
       .is_second = true, .kernel = 2, .group = 16, .oracle = { .width = { 20, 20, 20 }, .kernel = 2, .group = 16 } },
-    { "DFlash 2, other sizes", "{" SECOND "\"dflash_config\": {\"selector_top_k\": 5}}", .is_second = true, .kernel = 3, .group = 8,
-      .oracle = { .kernel = 3, .group = 8 } },
+    { "DFlash 2, other sizes", "{" SECOND "\"dflash_config\": {\"selector_top_k\": 5}}", .is_second = true, .kernel = 3,
+      .group = 8, .oracle = { .kernel = 3, .group = 8 } },
 };
 
 static Checkpoint *open_form(const Form *form)
@@ -417,9 +432,21 @@ static Checkpoint *open_form(const Form *form)
 
 static Oracle oracle_of(const Form *form, const Bench *b, Checkpoint *c)
 {
-    return (Oracle){ .form = form->oracle, .checkpoint = c, .embed = b->target->info.embed, .head = b->target->info.head,
-                     .n_layers = 3, .hidden = HIDDEN, .n_heads = 4, .n_kv_heads = 2, .head_dim = 32, .intermediate = 128,
-                     .n_taps = 3, .block = BLOCK, .vocab = VOCAB, .theta = 1e6, .eps = 1e-6,
+    return (Oracle){ .form = form->oracle,
+                     .checkpoint = c,
+                     .embed = b->target->info.embed,
+                     .head = b->target->info.head,
+                     .n_layers = 3,
+                     .hidden = HIDDEN,
+                     .n_heads = 4,
+                     .n_kv_heads = 2,
+                     .head_dim = 32,
+                     .intermediate = 128,
+                     .n_taps = 3,
+                     .block = BLOCK,
+                     .vocab = VOCAB,
+                     .theta = 1e6,
+                     .eps = 1e-6,
                      .mask_id = form->oracle.mask_id ? form->oracle.mask_id : 319 };
 }
 
@@ -518,7 +545,9 @@ static void test_selector(void **state)
         for (int32_t i = 0; i < L; i++) rows[i] = 1 + i;
         Tensor own = dflash_logits(b.net, backend_stream(b.backend), rows, L);
         for (int32_t i = 0; i < L; i++) top_k(tensor_f32(own, i), K, id + i * K, value + i * K);
-        PickLine line = { .n_rows = L, .anchor = anchor, .temperature = anchor % 2 ? 0.7f : 0, .noise = anchor % 2 ? noise : NULL };
+        PickLine line = {
+            .n_rows = L, .anchor = anchor, .temperature = anchor % 2 ? 0.7f : 0, .noise = anchor % 2 ? noise : NULL
+        };
         PickJob job = { .n_lines = 1, .k = K, .lines = &line, .candidate = id, .logit = value, .picked = picked };
         dflash_pick(b.net, backend_stream(b.backend), &job);
         oracle_logits(&oracle, features, N, anchor, logits, hidden);
@@ -624,10 +653,15 @@ static const Fault faults[] = {
     { "part of a tap", "{}", odd_fc, { "fc.weight has a side of 191" } },
     { "a norm of two dimensions", "{}", flatten_q_norm, { "q_norm.weight has 2 dimensions" } },
     { "an infinite norm", "{}", infinite_weight, { "hidden_norm.weight holds inf" } },
-    { "tap behind the last layer", "{\"dflash_config\": {\"target_layer_ids\": [1, 3, 8]}}", NULL,
+    { "tap behind the last layer",
+      "{\"dflash_config\": {\"target_layer_ids\": [1, 3, 8]}}",
+      NULL,
       { "target_layer_ids[2] must be one of the target's layers, 0 to 7" } },
     { "negative tap", "{\"dflash_config\": {\"target_layer_ids\": [-1, 3, 5]}}", NULL, { "target_layer_ids[0]" } },
-    { "tap that is no number", "{\"dflash_config\": {\"target_layer_ids\": [1, \"3\", 5]}}", NULL, { "target_layer_ids[1]" } },
+    { "tap that is no number",
+      "{\"dflash_config\": {\"target_layer_ids\": [1, \"3\", 5]}}",
+      NULL,
+      { "target_layer_ids[1]" } },
     { "taps that are no list", "{\"dflash_config\": {\"target_layer_ids\": 3}}", NULL, { "target_layer_ids" } },
     { "another target", "{\"num_target_layers\": 36}", NULL, { "num_target_layers is 36", "has 8 layers" } },
     { "another vocabulary", "{\"vocab_size\": 321}", NULL, { "vocabulary of 321", "has 320" } },
@@ -637,11 +671,23 @@ static const Fault faults[] = {
     { "mask behind the vocabulary", "{\"dflash_config\": {\"mask_token_id\": 320}}", NULL, { "mask_token_id" } },
     { "block of one", "{\"block_size\": 1}", NULL, { "block_size" } },
     { "block too large", "{\"block_size\": 33}", NULL, { "block_size" } },
-    { "no theta", "{\"rope_parameters\": null, \"rope_theta\": null, \"rope_scaling\": null}", NULL, { "rope_theta is missing" } },
+    { "no theta",
+      "{\"rope_parameters\": null, \"rope_theta\": null, \"rope_scaling\": null}",
+      NULL,
+      { "rope_theta is missing" } },
     { "unknown rope", "{\"rope_parameters\": {\"rope_type\": \"spiral\"}}", NULL, { "spiral" } },
-    { "sliding without a window", "{\"layer_types\": [" SLIDING "," FULL "," FULL "]}", NULL, { "sliding_window is missing" } },
-    { "a window of nothing", "{\"layer_types\": [" SLIDING "," FULL "," FULL "], \"sliding_window\": 0}", NULL, { "sliding_window" } },
-    { "types of two layers", "{\"layer_types\": [" FULL "," FULL "]}", NULL, { "layer_types has 2 entries for 3 layers" } },
+    { "sliding without a window",
+      "{\"layer_types\": [" SLIDING "," FULL "," FULL "]}",
+      NULL,
+      { "sliding_window is missing" } },
+    { "a window of nothing",
+      "{\"layer_types\": [" SLIDING "," FULL "," FULL "], \"sliding_window\": 0}",
+      NULL,
+      { "sliding_window" } },
+    { "types of two layers",
+      "{\"layer_types\": [" FULL "," FULL "]}",
+      NULL,
+      { "layer_types has 2 entries for 3 layers" } },
     { "a linear layer", "{\"layer_types\": [" FULL ",\"linear_attention\"," FULL "]}", NULL, { "layer_types[1]" } },
     { "DSpark", "{\"architectures\": [\"Qwen3DSparkModel\"]}", NULL, { "Qwen3DSparkModel is not supported" } },
     { "no architecture", "{\"architectures\": null}", NULL, { "architectures is missing" } },
@@ -650,11 +696,18 @@ static const Fault faults[] = {
     { "reduced vocabulary", "{\"draft_vocab_size\": 100}", NULL, { "vocabulary is a reduced one" } },
     { "quantized", "{\"quantization_config\": {\"quant_method\": \"awq\"}}", NULL, { "quantized" } },
     { "gelu", "{\"hidden_act\": \"gelu\"}", NULL, { "hidden_act" } },
-    { "DFlash 2 without its tensors", "{\"architectures\": [\"DFlash2DraftModel\"]}", NULL, { "attention_conv.base_kernel is missing" } },
+    { "DFlash 2 without its tensors",
+      "{\"architectures\": [\"DFlash2DraftModel\"]}",
+      NULL,
+      { "attention_conv.base_kernel is missing" } },
     { "DFlash 2 called DFlash", "{}", second, { "is not part of" } },
-    { "DFlash 2 without a codebook", "{\"architectures\": [\"DFlash2DraftModel\"]}", second_without_selector,
+    { "DFlash 2 without a codebook",
+      "{\"architectures\": [\"DFlash2DraftModel\"]}",
+      second_without_selector,
       { "successor_codebook is missing" } },
-    { "DFlash 2 of another rank", "{\"architectures\": [\"DFlash2DraftModel\"], \"dflash_config\": {\"selector_rank\": 256}}", second,
+    { "DFlash 2 of another rank",
+      "{\"architectures\": [\"DFlash2DraftModel\"], \"dflash_config\": {\"selector_rank\": 256}}",
+      second,
       { "selector_rank is 256", "means 24" } },
 };
 
@@ -827,10 +880,12 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),          cmocka_unit_test(test_company),       cmocka_unit_test(test_blocks_together),
-        cmocka_unit_test(test_forms),           cmocka_unit_test(test_forms_differ),  cmocka_unit_test(test_selector),
-        cmocka_unit_test(test_faults),          cmocka_unit_test(test_wrong_target),  cmocka_unit_test(test_other_layouts),
-        cmocka_unit_test(test_needs_and_block), cmocka_unit_test(test_dummy),         cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_golden),          cmocka_unit_test(test_company),
+        cmocka_unit_test(test_blocks_together), cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_forms_differ),    cmocka_unit_test(test_selector),
+        cmocka_unit_test(test_faults),          cmocka_unit_test(test_wrong_target),
+        cmocka_unit_test(test_other_layouts),   cmocka_unit_test(test_needs_and_block),
+        cmocka_unit_test(test_dummy),           cmocka_unit_test(test_no_memory),
     };
     numeric_mode_enter();
     return cmocka_run_group_tests(tests, NULL, NULL);

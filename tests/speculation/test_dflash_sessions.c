@@ -1,5 +1,5 @@
-/* What may not change a draft (neighbours, chunks, the slot's past, how long the drafter was idle), what bounds it (limits
- * and rules of the job), and what happens when it breaks. */
+/* What may not change a draft (neighbours, chunks, the slot's past, how long the drafter was idle), what bounds it
+ * (limits and rules of the job), and what happens when it breaks. */
 #include "sampling/choose.h"
 #include "speculation/draft_dflash.h"
 #include "speculation/dflash_feed.h"
@@ -44,7 +44,9 @@ static DraftRig open_rig(DType dtype, const DflashOptions *options)
 {
     Error err = { 0 };
     DraftRig rig;
-    assert_ok(draft_rig_open(&rig, &(DraftRigOptions){ .target = "models/nano", .dtype = dtype, .n_slots = N_SLOTS }, &err), &err);
+    assert_ok(
+        draft_rig_open(&rig, &(DraftRigOptions){ .target = "models/nano", .dtype = dtype, .n_slots = N_SLOTS }, &err),
+        &err);
     draft_rig_attach(&rig, open_drafter(&rig, "models/nano-DFlash", options));
     return rig;
 }
@@ -114,8 +116,8 @@ static void run_prompt(DraftRig *rig, const Trace *t, int32_t slot, int32_t chun
 }
 
 /* All rounds of n texts, in slots first_slot ..; drafts only in rounds from `first_draft` on. */
-static void run_rounds(DraftRig *rig, const Traces *t, int32_t first_text, int32_t n, int32_t first_slot, int32_t first_draft,
-                       Draft (*out)[N_ROUNDS])
+static void run_rounds(DraftRig *rig, const Traces *t, int32_t first_text, int32_t n, int32_t first_slot,
+                       int32_t first_draft, Draft (*out)[N_ROUNDS])
 {
     int32_t at = 1;
     for (int32_t r = 0; r < N_ROUNDS; at += gained(r++)) {
@@ -133,11 +135,13 @@ static void run_rounds(DraftRig *rig, const Traces *t, int32_t first_text, int32
     }
 }
 
-static void assert_same_drafts(const char *what, Draft (*got)[N_ROUNDS], Draft (*want)[N_ROUNDS], int32_t n, int32_t first)
+static void assert_same_drafts(const char *what, Draft (*got)[N_ROUNDS], Draft (*want)[N_ROUNDS], int32_t n,
+                               int32_t first)
 {
     for (int32_t i = 0; i < n; i++)
         for (int32_t r = first; r < N_ROUNDS; r++)
-            if (memcmp(&got[i][r], &want[i][r], sizeof(Draft)) != 0) fail_msg("%s: text %d, round %d differs", what, i, r);
+            if (memcmp(&got[i][r], &want[i][r], sizeof(Draft)) != 0)
+                fail_msg("%s: text %d, round %d differs", what, i, r);
 }
 
 static void check_same_drafts(DType dtype)
@@ -258,8 +262,11 @@ static void test_limits(void **state)
                 for (int32_t i = 0; i < job.tree->n_nodes; i++)
                     if (job.tree->depth[i] > deepest) deepest = job.tree->depth[i];
                 assert_true(deepest <= depths[d]);
-                assert_int_equal(job.tree->n_nodes, depth == 0 ? 1 : m != CHAIN || nodes[n] - 1 < depth ? nodes[n] : depth + 1);
-                for (int32_t i = 0; i < job.tree->n_nodes && m == CHAIN; i++) assert_int_equal(job.tree->token[i], chain.token[i]);
+                assert_int_equal(job.tree->n_nodes, depth == 0                           ? 1
+                                                    : m != CHAIN || nodes[n] - 1 < depth ? nodes[n]
+                                                                                         : depth + 1);
+                for (int32_t i = 0; i < job.tree->n_nodes && m == CHAIN; i++)
+                    assert_int_equal(job.tree->token[i], chain.token[i]);
                 if (m == SPINE && nodes[n] > depth)
                     for (int32_t i = 0; i <= depth; i++) assert_int_equal(job.tree->token[i], chain.token[i]);
             }
@@ -399,8 +406,9 @@ static void test_gap(void **state)
     for (int32_t b = 0; b < n_prompt / 16; b++)
         for (int layer = 0; layer < 2; layer++) {
             size_t block_bytes = m->layer_bytes / ((size_t)N_SLOTS * (size_t)m->max_blocks + 1);
-            memset((char *)m->data + (size_t)layer * m->layer_bytes + (size_t)m->block_table[m->max_blocks + b] * block_bytes, 0xff,
-                   block_bytes);
+            memset((char *)m->data + (size_t)layer * m->layer_bytes +
+                       (size_t)m->block_table[m->max_blocks + b] * block_bytes,
+                   0xff, block_bytes);
         }
     jobs[0] = draft_rig_job(&rig, 1, trace->greedy[10]);
     draft(&rig, jobs, 1);
@@ -444,7 +452,8 @@ static void test_broken_numbers(void **state)
         for (int32_t i = 0; i < 3; i++) keep(jobs[i].tree, &whole[i]);
         const CacheMemory *mem = &rig.memory[0];
         size_t block_bytes = mem->layer_bytes / ((size_t)N_SLOTS * (size_t)mem->max_blocks + 1);
-        memset((char *)mem->data + (size_t)mem->block_table[mem->max_blocks] * block_bytes, 0xff, block_bytes); /* slot 1 */
+        memset((char *)mem->data + (size_t)mem->block_table[mem->max_blocks] * block_bytes, 0xff,
+               block_bytes); /* slot 1 */
         draft(&rig, jobs, 3);
         for (int32_t i = 0; i < 3; i++) {
             keep(jobs[i].tree, &got);
@@ -479,7 +488,8 @@ static void refuse(const DraftRig *rig, const char *below, DflashOptions o, cons
 static void test_refused(void **state)
 {
     DraftRig rig = open_rig(DT_BF16, &all_methods);
-    refuse(&rig, "models/nano-plain-DFlash", (DflashOptions){ .n_slots = 1 }, "num_target_layers is 6, but the target has 8");
+    refuse(&rig, "models/nano-plain-DFlash", (DflashOptions){ .n_slots = 1 },
+           "num_target_layers is 6, but the target has 8");
     refuse(&rig, "tests/data/golden/dflash/draft", (DflashOptions){ .n_slots = 1 }, "made for hidden states of 64");
     refuse(&rig, "models/nano", (DflashOptions){ .n_slots = 1 }, "Qwen3_5");
     refuse(&rig, "models/nano-DFlash", (DflashOptions){ .n_slots = 0 }, "0 sequences");
@@ -502,7 +512,8 @@ static void test_methods(void **state)
         assert_int_equal(d->methods[i].max_depth, 15);
     }
     draft_rig_detach(&rig);
-    draft_rig_attach(&rig, open_drafter(&rig, "models/nano-DFlash", &(DflashOptions){ .methods = DFLASH_TREE, .tree_budget = 20 }));
+    draft_rig_attach(
+        &rig, open_drafter(&rig, "models/nano-DFlash", &(DflashOptions){ .methods = DFLASH_TREE, .tree_budget = 20 }));
     assert_int_equal(rig.drafter->n_methods, 1);
     assert_string_equal(rig.drafter->methods[0].name, "ddtree");
     assert_int_equal(rig.drafter->methods[0].max_nodes, 21);
@@ -517,7 +528,9 @@ static void test_no_memory(void **state)
     size_t before = backend_bytes(rig.backend);
     int n_failed = 0;
     assert_ok(source_path(dir, sizeof dir, "models/nano-DFlash", &err), &err);
-    DflashOptions o = { .dir = dir, .backend = rig.backend, .target = rig.model, .n_slots = 2, .methods = DFLASH_CHAIN | DFLASH_TREE };
+    DflashOptions o = {
+        .dir = dir, .backend = rig.backend, .target = rig.model, .n_slots = 2, .methods = DFLASH_CHAIN | DFLASH_TREE
+    };
     for (int64_t nth = 1;; nth++, n_failed++) {
         Drafter *drafter = NULL;
         error_clear(&err);
@@ -564,10 +577,18 @@ static void test_needs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_drafts),    cmocka_unit_test(test_idle_reads_no_weights), cmocka_unit_test(test_no_allocation),
-        cmocka_unit_test(test_limits),         cmocka_unit_test(test_rules),                 cmocka_unit_test(test_temperature),
-        cmocka_unit_test(test_gap),            cmocka_unit_test(test_no_session),            cmocka_unit_test(test_broken_numbers),
-        cmocka_unit_test(test_refused),        cmocka_unit_test(test_methods),               cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_same_drafts),
+        cmocka_unit_test(test_idle_reads_no_weights),
+        cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_temperature),
+        cmocka_unit_test(test_gap),
+        cmocka_unit_test(test_no_session),
+        cmocka_unit_test(test_broken_numbers),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_methods),
+        cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_needs),
     };
     numeric_mode_enter();

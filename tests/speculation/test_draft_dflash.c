@@ -89,8 +89,8 @@ static int step_all(DraftRig *rig, const Traces *t, const Method *m, Progress *p
         int32_t left = t->item[i].n_greedy - p[i].at, accepted = draft_rig_accepted(jobs[k].tree, truth, left);
         int32_t gained = accepted + 1 < left ? accepted + 1 : left;
         if (gained != p[i].rounds->gained[p[i].n_rounds])
-            fail_msg("%s, trace %d: round %d from token %d gains %d, the reference's %d", m->name, i, p[i].n_rounds, p[i].at,
-                     gained, p[i].rounds->gained[p[i].n_rounds]);
+            fail_msg("%s, trace %d: round %d from token %d gains %d, the reference's %d", m->name, i, p[i].n_rounds,
+                     p[i].at, gained, p[i].rounds->gained[p[i].n_rounds]);
         lines[k] = (DraftRigLine){ i, gained, truth - 1 };
         p[i].at += gained;
         p[i].n_rounds++;

@@ -23,11 +23,13 @@ Status draft_rig_open(DraftRig *rig, const DraftRigOptions *options, Error *err)
     const DraftRigOptions o = with_defaults(*options);
     *rig = (DraftRig){ .options = o };
     char dir[4096];
-    ModelOptions model = { .dtype = o.dtype, .limits = { o.max_rows, o.max_outputs, o.n_slots, o.n_slots * o.max_nodes } };
+    ModelOptions model = { .dtype = o.dtype,
+                           .limits = { o.max_rows, o.max_outputs, o.n_slots, o.n_slots * o.max_nodes } };
     Status s = OK;
     if (o.target[0] == '/') snprintf(dir, sizeof dir, "%s", o.target);
     else s = source_path(dir, sizeof dir, o.target, err);
-    if (!s) s = backend_open_cpu(&rig->backend, &(BackendOptions){ .n_workers = o.n_workers, .cpu_mask = o.cpu_mask }, err);
+    if (!s)
+        s = backend_open_cpu(&rig->backend, &(BackendOptions){ .n_workers = o.n_workers, .cpu_mask = o.cpu_mask }, err);
     if (!s) s = model_open(&rig->model, dir, rig->backend, &model, err);
     rig->trees = mem_alloc_array((size_t)o.n_slots, sizeof *rig->trees);
     rig->ids = mem_alloc_array((size_t)o.n_slots * (size_t)o.max_tokens, sizeof *rig->ids);

@@ -1,5 +1,5 @@
-/* A target with a drafter beside it: passes by the batch builder, the drafter's caches over the same block table, and what
- * the engine tells a drafter after each pass. Mistakes of a test stop it by CHECK or cmocka's fail. */
+/* A target with a drafter beside it: passes by the batch builder, the drafter's caches over the same block table, and
+ * what the engine tells a drafter after each pass. Mistakes of a test stop it by CHECK or cmocka's fail. */
 #pragma once
 
 #include "speculation/drafter.h"

@@ -1,12 +1,13 @@
-/* What only drafters need: scaled and capped logits, the convolution inside a block, picking candidates that follow one
- * another. Small beside the linears around them, so the contract is the only version; its loops vectorise as they are. */
+/* What only drafters need: scaled and capped logits, the convolution inside a block, picking candidates that follow
+ * one another. Small beside the linears around them, so the contract is the only version; its loops vectorise as they
+ * are. */
 #include "backend/cpu/cpu_impl.h"
 #include "backend/cpu/vectors.h"
 #include "base/fmath.h"
 
 /* ---- scale_cap ---- */
 
-/* Below 1/4 the series, whose next term is under 1e-8 of the result; (1 - e^-2y) / (1 + e^-2y) would lose its digits. */
+/* Below 1/4 the series, whose next term is under 1e-8 of the result; (1 - e^-2y) / (1 + e^-2y) would lose digits. */
 static inline float tanh_of(float x)
 {
     float y = fabsf(x), z = x * x, t = f_exp(-2.0f * y);
