@@ -3,7 +3,7 @@ BUILD ?= build
 MODEL ?= nano
 OP    ?=
 
-.PHONY: all build serve check check-all check-kernels bench-kernels bench verify debug tsan faults lint format clean setup
+.PHONY: all build serve check check-all check-kernels bench-kernels bench bench-drafts verify debug tsan faults lint format clean setup
 
 all: build
 
@@ -35,6 +35,12 @@ bench-kernels: build
 
 bench: build
 	@$(BUILD)/tandem bench models/shapes/qwen3-0.6b --load-format dummy
+
+# Drafting measured: the bundled model by content class; Qwen3-0.6B's shape with given acceptance by depth.
+bench-drafts: build
+	@$(BUILD)/tandem bench nano
+	@$(BUILD)/tandem bench models/shapes/qwen3-0.6b --load-format dummy \
+	    --synthetic-acceptance 0.93,0.90,0.87,0.84,0.82,0.80,0.78,0.76,0.75
 
 verify: build
 	@$(BUILD)/tandem verify nano && $(BUILD)/tandem verify nano-plain

@@ -37,7 +37,7 @@ static const Row rows[] = {
     { "chat", NULL, FLAG, CMD_RUN, AT(chat), 0, 0, NULL, "wrap the text as a user's message" },
     { "system", NULL, TEXT, ANSWERS, AT(system), 0, 0, "TEXT", "system message in front (with --chat)" },
     { "max-tokens", "n", INT, ANSWERS | CMD_BENCH, AT(n_tokens), 1, 1e7, "N", "at most N new tokens (default: what the context leaves)" },
-    { "temperature", NULL, REAL, ANSWERS | CMD_VERIFY, AT(temperature), 0, 2, "T", "0 = always the most likely token (default: the model's own)" },
+    { "temperature", NULL, REAL, ANSWERS | CMD_VERIFY | CMD_BENCH, AT(temperature), 0, 2, "T", "0 = always the most likely token (default: the model's own)" },
     { "top-p", NULL, REAL, ANSWERS, AT(top_p), 0, 1, "P", "smallest set of tokens with this mass" },
     { "min-p", NULL, REAL, ANSWERS, AT(min_p), 0, 1, "P", "tokens at least P times as likely as the best" },
     { "top-k", NULL, INT, ANSWERS, AT(top_k), 0, 1e7, "K", "the K most likely tokens; 0 = all" },
@@ -50,6 +50,7 @@ static const Row rows[] = {
     { "prompts", NULL, TEXT, CMD_VERIFY, AT(prompts), 0, 0, "FILE", "JSON array of strings to use as prompts" },
     { "full", NULL, FLAG, CMD_VERIFY, AT(full), 0, 0, NULL, "every cell of the grid" },
     { "quick", NULL, FLAG, CMD_VERIFY, AT(quick), 0, 0, NULL, "a few seconds' worth of the grid" },
+    { "synthetic-acceptance", NULL, TEXT, CMD_BENCH, AT(synthetic_acceptance), 0, 0, "P,P,...", "drafts right with these probabilities by depth, a drafter really run" },
     { "runs", NULL, INT, CMD_BENCH, AT(runs), 1, 1000, "N", "interleaved runs behind each median (default 9)" },
 
     { "dtype", NULL, TEXT, LOADS, AT(dtype), 0, 0, "D", "auto, bfloat16 or float32: operands of every product" },

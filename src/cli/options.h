@@ -55,6 +55,7 @@ typedef struct Options {
     /* verify, bench */
     bool        full, quick;
     int64_t     runs;
+    const char *synthetic_acceptance;
 
     void       *owned;                     /* texts read from .env; options_free */
 } Options;
