@@ -57,11 +57,11 @@ static uint32_t word_hash(const char *bytes, size_t n)
     return (uint32_t)(h ^ h >> 32);
 }
 
-/* Power of two, at least twice n: probing always meets an empty slot. */
+/* Power of two, filled to three quarters at most: probing always meets an empty slot, and few pages are touched. */
 static uint32_t table_slots(int32_t n)
 {
     uint32_t slots = 16;
-    while (slots < 2 * (uint32_t)n) slots *= 2;
+    while (slots / 4 * 3 < (uint32_t)n) slots *= 2;
     return slots;
 }
 

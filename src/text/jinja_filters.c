@@ -39,7 +39,8 @@ static Value filter_indent(Interp *in, Value self, const Value *a)
     if (self.type != V_STR) return interp_fail(in, "indent needs a string, got %s", value_type_name(self));
     Value spaces = is_given(a[0]) ? a[0] : value_int(4);
     int64_t width = spaces.type == V_INT && spaces.i > 0 ? spaces.i : 0;
-    const List *lines = text_split_lines(in, self.s, false).list;
+    Str whole = value_arithmetic(in, '+', self, value_str(STR("\n"))).s; /* so that a last empty line counts */
+    const List *lines = text_split_lines(in, whole, false).list;
     bool first = value_truth(a[1]), blank = value_truth(a[2]);
     Buf b;
     if (width > 1000) return interp_fail(in, "indent: at most 1000 columns");
