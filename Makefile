@@ -15,7 +15,7 @@ $(BUILD)/build.ninja: | setup
 	@mv $(BUILD).log $(BUILD)/setup.log
 
 build: setup $(BUILD)/build.ninja
-	@ninja -C $(BUILD) --quiet tandem
+	@out=$$(ninja -C $(BUILD) --quiet tandem) || { echo "$$out"; exit 1; }
 
 serve: build
 	@exec $(BUILD)/tandem serve $(MODEL)
