@@ -192,11 +192,12 @@ static float cut(double x)
     return f;
 }
 
+/* A denormal has the exponent of the smallest normal number: a tensor core aligns it as it is stored. */
 static int exponent_of(double x)
 {
     int e;
     frexp(x, &e);
-    return e - 1;
+    return e - 1 < -126 ? -126 : e - 1;
 }
 
 /* acc + 16 products: all are aligned to the largest exponent (a product has the sum of its factors'), cut below 25 bits,

@@ -1,14 +1,16 @@
 /* Attention over a paged cache, by the contract of cpu/attention.c and with its bits: every score has 16 lanes, every output
  * value takes its keys in ascending order.
  *
- * A block computes one split (512 positions) of one row and query head. A thread takes some keys for the scores (16 sums,
- * q in shared memory), then one value of the head for the outputs: 512 steps of one chain. Splits leave (m, l, o) in scratch
- * and a second kernel adds them in ascending order; a single split needs none. Keys of a row's own path come through its
- * path, all others through the block table.
+ * A block computes one split (512 positions) of one row, for one query head or for all that share a KV head. Splits leave
+ * (m, l, o) in scratch and a second kernel adds them in ascending order; a single split needs none. Keys of a row's own path
+ * come through its path, all others through the block table.
  *
- * Bytes: keys and values of the row's context once a query head, from L2 for all but the first head of a group. Decode is
- * bound by the chains (about 3 us a split), long prompts by float32 arithmetic (about 25 TFLOP/s): tensor cores would give
- * other bits and need the rule about the last MAX_DEPTH positions; they lost to having the CPU's bits. */
+ *     values ──cp.async──> ring in shared memory ──────────────┐
+ *     keys ──> scores, 8 threads a key ──> exp, sums of p ──> outputs, a thread one or two values: 512 steps of one chain
+ *
+ * Few rows take a block a query head, to have enough blocks; more rows share what a group reads. Decode is bound by the
+ * chains, long prompts by float32 arithmetic: tensor cores would give other bits and need the rule about the last MAX_DEPTH
+ * positions; they lost to having the CPU's bits. attend_split is for any head size, attend_ring for usual ones in bf16. */
 #include "cuda_impl.h"
 
 enum { THREADS = 128, MAX_DIM = 512 };
@@ -22,6 +24,8 @@ struct AttentionArgs {
     const int32_t *store;
     float          scale;
     int32_t        heads, group, n_splits; /* splits of the longest row */
+    uint16_t      *rounded;                /* out once more, rounded to bf16, [rows][rounded_row]; NULL: not wanted */
+    int64_t        rounded_row;
 };
 
 static __device__ __forceinline__ int32_t key_store(const AttentionArgs &a, const BatchSeq &seq, int32_t row, int32_t j)
@@ -86,6 +90,7 @@ template <int ITEM> static __device__ float dot(const float *q, const char *key,
 
 template <int ITEM> static __global__ void __launch_bounds__(THREADS) attend_split(const AttentionArgs a)
 {
+    begin_kernel();
     __shared__ float q[MAX_DIM], x[ATTN_SPLIT], most[THREADS / 32], lanes[LANES];
     __shared__ int32_t place[ATTN_SPLIT];
     int32_t row = blockIdx.z, head = blockIdx.x, split = blockIdx.y, dim = a.kv.head_dim, kv_head = head / a.group;
@@ -134,7 +139,6 @@ template <int ITEM> static __global__ void __launch_bounds__(THREADS) attend_spl
 
     bool is_only = first_key / ATTN_SPLIT == split && end == n_keys;
     float *partial = a.partial + (((int64_t)row * a.heads + head) * a.n_splits + split) * (dim + 2);
-    int64_t step = (int64_t)a.kv.head_dim * ITEM;
     for (int32_t d = threadIdx.x; d < dim; d += THREADS) {
         float o = 0;
         int32_t j = 0;
@@ -149,7 +153,9 @@ template <int ITEM> static __global__ void __launch_bounds__(THREADS) attend_spl
         for (; j < n; j++) o = fmaf(x[j], value_at<ITEM>(kv_value(a.kv, place[j], kv_head), d), o);
         if (is_only) { /* the largest score of all splits is m, so both factors are 1 */
             float sum = fmaf(l[0], f_exp(m - m), 0.0f);
-            a.out[row * a.out_row + head * a.out_head + d] = fmaf(o, f_exp(m - m), 0.0f) / sum;
+            float y = fmaf(o, f_exp(m - m), 0.0f) / sum;
+            a.out[row * a.out_row + head * a.out_head + d] = y;
+            if (a.rounded) a.rounded[row * a.rounded_row + (int64_t)head * dim + d] = to_bf16(y);
         } else {
             partial[2 + d] = o;
         }
@@ -158,11 +164,206 @@ template <int ITEM> static __global__ void __launch_bounds__(THREADS) attend_spl
         partial[0] = m;
         partial[1] = l[0];
     }
-    (void)step;
+}
+
+/* ---- usual head sizes in bf16 ---- */
+
+enum { RING_THREADS = 512, PIECE_KEYS = 64, PIECES = 4 };
+
+template <int DIM, int G> struct RingMemory {
+    uint16_t v[PIECES][PIECE_KEYS][DIM];
+    float    x[G][ATTN_SPLIT], q[G][DIM], lanes[G][LANES], most[G];
+    int32_t  place[ATTN_SPLIT];
+};
+
+static __device__ __forceinline__ void put_out(const AttentionArgs &a, int32_t row, int32_t head, int32_t d, float y)
+{
+    a.out[row * a.out_row + head * a.out_head + d] = y;
+    if (a.rounded) a.rounded[row * a.rounded_row + (int64_t)head * a.kv.head_dim + d] = to_bf16(y);
+}
+
+template <int DIM, int G> static __global__ void __launch_bounds__(RING_THREADS) attend_ring(const __grid_constant__ AttentionArgs a)
+{
+    extern __shared__ __align__(16) char memory[];
+    RingMemory<DIM, G> &s = *(RingMemory<DIM, G> *)memory;
+    begin_kernel();
+    const int32_t row = blockIdx.z, head = blockIdx.x * G, split = blockIdx.y, kv_head = head / a.group, tid = threadIdx.x;
+    const int32_t warp = tid / 32, lane = tid % 32;
+    const int32_t seq_at = a.batch.seq[row];
+    if (seq_at < 0) return;
+    const int32_t first_key = a.batch.first_key ? a.batch.first_key[row] : 0, n_keys = a.batch.index[row] + 1;
+    const int32_t first = max(split * ATTN_SPLIT, first_key), end = min((split + 1) * ATTN_SPLIT, n_keys), n = end - first;
+    if (n <= 0) return;
+    const BatchSeq seq = a.batch.seqs[seq_at];
+    for (int32_t j = tid; j < n; j += RING_THREADS) s.place[j] = key_store(a, seq, row, first + j);
+    for (int32_t i = tid; i < G * DIM; i += RING_THREADS) s.q[i / DIM][i % DIM] = a.q[row * a.q_row + (head + i / DIM) * a.q_head + i % DIM];
+    __syncthreads();
+
+    auto bring = [&](int32_t piece) {
+        for (int32_t i = tid; i < PIECE_KEYS * DIM / 8; i += RING_THREADS) {
+            int32_t key = i / (DIM / 8), part = i % (DIM / 8), j = piece * PIECE_KEYS + key;
+            if (j >= n) continue;
+            uint32_t to = (uint32_t)__cvta_generic_to_shared(&s.v[piece % PIECES][key][part * 8]);
+            const char *from = kv_value(a.kv, s.place[j], kv_head) + part * 16;
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+        }
+    };
+    const int32_t n_pieces = (n + PIECE_KEYS - 1) / PIECE_KEYS;
+    for (int32_t p = 0; p < PIECES; p++) {
+        if (p < n_pieces) bring(p);
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+
+    /* Scores: thread `sub` of a key has lanes 2 sub and 2 sub + 1. */
+    const int32_t sub = lane % 8;
+    enum { KEYS = 4, STEP = RING_THREADS / 8 }; /* of a thread at once; of a block */
+    for (int32_t j0 = warp * 4 + lane / 8; j0 - lane / 8 < n; j0 += STEP * KEYS) {
+        uint32_t k[KEYS][DIM / 16];
+#pragma unroll
+        for (int u = 0; u < KEYS; u++) {
+            const uint32_t *from = (const uint32_t *)kv_key(a.kv, s.place[min(j0 + STEP * u, n - 1)], kv_head) + sub;
+#pragma unroll
+            for (int i = 0; i < DIM / 16; i++) k[u][i] = from[i * 8];
+        }
+#pragma unroll
+        for (int h = 0; h < G; h++) {
+            float even[KEYS] = {}, odd[KEYS] = {};
+#pragma unroll
+            for (int i = 0; i < DIM / 16; i++) {
+                float2 q = *(const float2 *)&s.q[h][16 * i + 2 * sub];
+#pragma unroll
+                for (int u = 0; u < KEYS; u++) {
+                    even[u] = fmaf(q.x, __uint_as_float(k[u][i] << 16), even[u]);
+                    odd[u] = fmaf(q.y, __uint_as_float(k[u][i] & 0xffff0000u), odd[u]);
+                }
+            }
+#pragma unroll
+            for (int u = 0; u < KEYS; u++) {
+#pragma unroll
+                for (int w = 4; w > 0; w /= 2) {
+                    even[u] = even[u] + __shfl_xor_sync(0xffffffffu, even[u], w);
+                    odd[u] = odd[u] + __shfl_xor_sync(0xffffffffu, odd[u], w);
+                }
+                int32_t j = j0 + STEP * u;
+                if (sub == 0 && j < n) s.x[h][j] = (even[u] + odd[u]) * a.scale;
+            }
+        }
+    }
+    __syncthreads();
+    for (int h = warp; h < G; h += RING_THREADS / 32) {
+        float m = -F_INF;
+        for (int32_t j = lane; j < n; j += 32) m = s.x[h][j] > m ? s.x[h][j] : m;
+        for (int w = 16; w > 0; w /= 2) {
+            float other = __shfl_xor_sync(0xffffffffu, m, w);
+            m = other > m ? other : m;
+        }
+        if (lane == 0) s.most[h] = m;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int h = 0; h < G; h++)
+        for (int32_t j = tid; j < n; j += RING_THREADS) s.x[h][j] = f_exp(s.x[h][j] - s.most[h]);
+    __syncthreads();
+    if (tid < G * LANES) {
+        float sum = 0;
+        int h = tid / LANES, l = tid % LANES;
+        for (int32_t j = (l - first % LANES + LANES) % LANES; j < n; j += LANES) sum = sum + s.x[h][j];
+        s.lanes[h][l] = sum;
+    }
+
+    /* WIDE values a thread, so that few heads still fill the schedulers. */
+    enum { WIDE = G == 1 ? 1 : 2, PLACES = DIM / WIDE, SLOTS = (G * PLACES + RING_THREADS - 1) / RING_THREADS, STEPS = 16 };
+    float o[SLOTS][WIDE] = {};
+    for (int32_t p = 0; p < n_pieces; p++) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(PIECES - 1) : "memory");
+        __syncthreads();
+        int32_t base = p * PIECE_KEYS, count = min(PIECE_KEYS, n - base);
+#pragma unroll
+        for (int t = 0; t < SLOTS; t++) {
+            int32_t slot = tid + t * RING_THREADS, h = slot / PLACES, d = slot % PLACES * WIDE;
+            if (slot >= G * PLACES) continue;
+            const float *x = &s.x[h][base];
+            const uint16_t *v = &s.v[p % PIECES][0][d];
+            auto value = [&](int32_t j) { return WIDE == 2 ? *(const uint32_t *)(v + j * DIM) : (uint32_t)v[j * DIM] << 16; };
+            auto step = [&](float px, uint32_t pv) {
+                if (WIDE == 2) o[t][0] = fmaf(px, __uint_as_float(pv << 16), o[t][0]);
+                o[t][WIDE - 1] = fmaf(px, __uint_as_float(pv & 0xffff0000u), o[t][WIDE - 1]);
+            };
+            int32_t j = 0;
+            for (; j + STEPS <= count; j += STEPS) {
+                float px[STEPS];
+                uint32_t pv[STEPS];
+#pragma unroll
+                for (int i = 0; i < STEPS; i += 4) *(float4 *)&px[i] = *(const float4 *)(x + j + i);
+#pragma unroll
+                for (int i = 0; i < STEPS; i++) pv[i] = value(j + i);
+#pragma unroll
+                for (int i = 0; i < STEPS; i++) step(px[i], pv[i]);
+            }
+            for (; j < count; j++) step(x[j], value(j));
+        }
+        __syncthreads();
+        if (p + PIECES < n_pieces) bring(p + PIECES);
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+
+    const bool is_only = first_key / ATTN_SPLIT == split && end == n_keys;
+#pragma unroll
+    for (int t = 0; t < SLOTS; t++) {
+        int32_t slot = tid + t * RING_THREADS, h = slot / PLACES, d = slot % PLACES * WIDE;
+        if (slot >= G * PLACES) continue;
+        float l[LANES], m = s.most[h];
+#pragma unroll
+        for (int i = 0; i < LANES; i++) l[i] = s.lanes[h][i];
+#pragma unroll
+        for (int w = LANES / 2; w > 0; w /= 2)
+#pragma unroll
+            for (int i = 0; i < w; i++) l[i] = l[i] + l[i + w];
+        float *partial = a.partial + (((int64_t)row * a.heads + head + h) * a.n_splits + split) * (DIM + 2);
+        for (int e = 0; e < WIDE; e++) {
+            if (is_only) put_out(a, row, head + h, d + e, fmaf(o[t][e], f_exp(m - m), 0.0f) / fmaf(l[0], f_exp(m - m), 0.0f));
+            else partial[2 + d + e] = o[t][e];
+        }
+        if (!is_only && d == 0) {
+            partial[0] = m;
+            partial[1] = l[0];
+        }
+    }
+}
+
+template <int DIM, int G> static void launch_ring(Device *d, const AttentionArgs &a, int32_t n_rows)
+{
+    static bool is_set;
+    if (!is_set) {
+        CUDA_MUST(cudaFuncSetAttribute(attend_ring<DIM, G>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(RingMemory<DIM, G>)));
+        is_set = true;
+    }
+    launch(d, attend_ring<DIM, G>, dim3(a.heads / G, a.n_splits, n_rows), RING_THREADS, sizeof(RingMemory<DIM, G>), a);
+}
+
+template <int DIM> static bool launch_dim(Device *d, const AttentionArgs &a, int32_t n_rows)
+{
+    bool is_shared = n_rows > 2;
+    if (sizeof(RingMemory<DIM, 8>) > d->shared_bytes) return false;
+    if (is_shared && a.group == 2) launch_ring<DIM, 2>(d, a, n_rows);
+    else if (is_shared && a.group == 4) launch_ring<DIM, 4>(d, a, n_rows);
+    else if (is_shared && a.group == 8) launch_ring<DIM, 8>(d, a, n_rows);
+    else launch_ring<DIM, 1>(d, a, n_rows);
+    return true;
+}
+
+static bool launch_usual(Device *d, const AttentionArgs &a, int32_t n_rows)
+{
+    if (a.kv.item != 2) return false;
+    if (a.kv.head_dim == 64) return launch_dim<64>(d, a, n_rows);
+    if (a.kv.head_dim == 128) return launch_dim<128>(d, a, n_rows);
+    if (a.kv.head_dim == 256) return launch_dim<256>(d, a, n_rows);
+    return false;
 }
 
 static __global__ void add_splits(const AttentionArgs a)
 {
+    begin_kernel();
     int32_t row = blockIdx.y, head = blockIdx.x, dim = a.kv.head_dim;
     if (a.batch.seq[row] < 0) return;
     int32_t first_key = a.batch.first_key ? a.batch.first_key[row] : 0, n_keys = a.batch.index[row] + 1;
@@ -182,8 +383,20 @@ static __global__ void add_splits(const AttentionArgs a)
             sum = fmaf(p[1], factor, sum);
             o = fmaf(p[2 + d], factor, o);
         }
-        a.out[row * a.out_row + head * a.out_head + d] = o / sum;
+        put_out(a, row, head, d, o / sum);
     }
+}
+
+static void run_attention(Device *d, const AttentionArgs &a, int32_t n_rows)
+{
+    dim3 grid(a.heads, a.n_splits, n_rows);
+    if (launch_usual(d, a, n_rows)) {
+    } else if (a.kv.item == 4) {
+        launch(d, attend_split<4>, grid, THREADS, 0, a);
+    } else {
+        launch(d, attend_split<2>, grid, THREADS, 0, a);
+    }
+    if (a.n_splits > 1) launch(d, add_splits, dim3(a.heads, n_rows), 128, 0, a);
 }
 
 static void attention(Stream *st, Tensor out, Tensor q, KvView view, const Batch *batch, const int32_t *store, float scale)
@@ -218,15 +431,14 @@ static void attention(Stream *st, Tensor out, Tensor q, KvView view, const Batch
     a.group = heads / view.n_heads;
     a.n_splits = n_splits;
     if (n_splits > 1) a.partial = (float *)scratch(d, (size_t)n_rows * heads * n_splits * (view.head_dim + 2) * sizeof(float));
-    dim3 grid(heads, n_splits, n_rows);
-    if (view.dtype == DT_F32) attend_split<4><<<grid, THREADS, 0, d->stream>>>(a);
-    else attend_split<2><<<grid, THREADS, 0, d->stream>>>(a);
-    LAUNCHED();
-    if (n_splits > 1) {
-        add_splits<<<dim3(heads, n_rows), 128, 0, d->stream>>>(a);
-        LAUNCHED();
-    }
-    fault(d, "attention", out, n_rows);
+    a.rounded = nullptr;
+    hold_attention(d, out, [=](uint16_t *rounded, int64_t rounded_row) {
+        AttentionArgs args = a;
+        args.rounded = rounded;
+        args.rounded_row = rounded_row;
+        run_attention(d, args, n_rows);
+        fault(d, "attention", out, n_rows);
+    });
 }
 
 void cuda_add_attention(Ops *ops)

@@ -15,6 +15,8 @@
 
 #include <cuda_runtime.h>
 
+#include <functional>
+
 #define _Noreturn [[noreturn]]
 extern "C" {
 #include "backend/device.h"
@@ -39,12 +41,14 @@ extern "C" {
 
 struct Inputs;
 struct Passes;
+struct Held;
 
 struct Device {
     cudaStream_t stream;
     RowCounts   *counts;
     Inputs      *inputs;
     Passes      *passes;
+    Held        *held;         /* ops that wait for the one behind them (held.cu) */
     int          n_sm;
     size_t       shared_bytes; /* a block can have */
     char         text[288];
@@ -56,9 +60,46 @@ struct Device {
     size_t live_bytes;
 };
 
-static inline Device *device_of(Stream *st)
+/* ---- ops that wait for the next one (held.cu) ---- */
+
+/* Residual sums and the norm behind them, attention and the rounding of its output, heads that are normed, turned and stored:
+ * what comes first is held back, and either joins the op behind it or is queued when any other op comes. */
+void release_held(Device *d);
+void hold_attention(Device *d, Tensor out, std::function<void(uint16_t *rounded, int64_t rounded_row)> run);
+bool join_round(Device *d, Tensor out, Tensor x);                        /* true: attention has rounded as well */
+bool hold_add(Device *d, Tensor x, Tensor y);                            /* false: this add cannot wait */
+const Tensor *join_norm(Device *d, Tensor x);                            /* what is still to be added to x; NULL: nothing */
+void held_close(Device *d);
+
+/* Heads of queries and keys on their way to attention: normed in place, turned, and the keys stored. */
+struct HeadNorm {
+    Tensor       x;
+    const float *weight; /* NULL: not normed */
+    float        eps;
+};
+struct HeadTurn {
+    const int32_t *positions; /* the device's copies */
+    const float   *inv_freq;
+    const uint8_t *axis;
+    int32_t        n_rows, half;
+    float          scale;
+};
+bool hold_head_norm(Device *d, HeadNorm n);             /* false: it cannot wait */
+bool hold_head_turn(Device *d, Tensor x, HeadTurn t);
+/* q and k of a store of these keys, and how they turn; false: nothing fits, all is queued. */
+bool join_heads(Device *d, Tensor k, HeadNorm *q_norm, HeadNorm *k_norm, HeadTurn *turn);
+void cuda_run_norm(Device *d, HeadNorm n);
+void cuda_run_turn(Device *d, Tensor x, HeadTurn t);
+
+static inline Device *device_with_held(Stream *st)
 {
     return *(Device **)st; /* the first member of the program's Stream */
+}
+static inline Device *device_of(Stream *st)
+{
+    Device *d = device_with_held(st);
+    release_held(d);
+    return d;
 }
 
 /* The device's copy of `bytes` bytes of host memory as they are now. Good for the op at hand. */
@@ -77,8 +118,29 @@ void count_rows(Device *d, uint64_t *counts, int64_t n_rows);
 /* Where a fault is planted (fault.h): moves one value of the last row. */
 void fault(Device *d, const char *site, Tensor out, int64_t n_rows);
 
-/* Did the launch before this line work? */
-#define LAUNCHED() CUDA_MUST(cudaGetLastError())
+/* Queues a kernel that may be set up while the one before it still runs. Every kernel calls begin_kernel() before it touches
+ * what others wrote, or leaves: then all before it are done. */
+template <typename... P, typename... A>
+static void launch(Device *d, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A... args)
+{
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared;
+    config.stream = d->stream;
+    config.attrs = &early;
+    config.numAttrs = 1;
+    CUDA_MUST(cudaLaunchKernelEx(&config, kernel, P(args)...));
+}
+
+static __device__ __forceinline__ void begin_kernel()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 
 /* ---- tensors in kernels ---- */
 
@@ -188,6 +250,8 @@ void cuda_add_norm(Ops *ops);
 void cuda_add_attention(Ops *ops);
 void cuda_add_recurrent(Ops *ops);
 void cuda_add_draft(Ops *ops);
+
+void cuda_run_add(Device *d, Tensor x, Tensor y);
 
 Contract cuda_contract(Contract c, int64_t n_in);
 size_t   cuda_weight_bytes(int64_t n_out, int64_t n_in, const Contract *c);

@@ -230,6 +230,7 @@ static bool can_record(const Device *d, const Batch *b)
 
 static bool pass_begin(Device *d, const void *model, const Batch *batch)
 {
+    release_held(d);
     Passes *all = d->passes;
     if (!can_record(d, batch)) return false;
     PassKey key = key_of(model, batch);
@@ -257,6 +258,7 @@ static bool pass_begin(Device *d, const void *model, const Batch *batch)
 
 static void pass_end(Device *d)
 {
+    release_held(d);
     Pass *p = d->passes->recording;
     if (!p) return;
     cudaGraph_t graph;
@@ -272,6 +274,7 @@ static void pass_end(Device *d)
 
 static __global__ void move_largest(char *row, int item, int64_t n)
 {
+    begin_kernel();
     int64_t at = 0;
     float most = -1;
     for (int64_t i = 0; i < n; i++) {
@@ -289,8 +292,7 @@ void fault(Device *d, const char *site, Tensor out, int64_t n_rows)
 {
     if (!d->fault[0] || n_rows <= 1 || strcmp(site, d->fault) != 0) return;
     char *row = (char *)out.data + (size_t)((n_rows - 1) * out.stride[0]) * type_bytes(out.dtype);
-    move_largest<<<1, 1, 0, d->stream>>>(row, (int)type_bytes(out.dtype), out.n_dims == 3 ? out.shape[2] : out.shape[1]);
-    LAUNCHED();
+    launch(d, move_largest, 1, 1, 0, row, (int)type_bytes(out.dtype), out.n_dims == 3 ? out.shape[2] : out.shape[1]);
 }
 
 /* ---- opening ---- */
@@ -313,6 +315,7 @@ static void device_close(Device *d)
         delete d->inputs;
     }
     delete d->passes;
+    held_close(d);
     if (d->scratch) cudaFree(d->scratch);
     if (d->staging) cudaFreeHost(d->staging);
     if (d->raw) cudaFree(d->raw);
@@ -390,6 +393,7 @@ static void device_memory(const Device *d, size_t *available, size_t *total)
 
 static void device_sync(Device *d)
 {
+    release_held(d);
     CUDA_MUST(cudaStreamSynchronize(d->stream));
 }
 
@@ -446,6 +450,7 @@ static void device_upload(Device *d, void *to, const void *from, size_t bytes)
 
 static __global__ void read_all(const uint4 *data, size_t n, uint32_t *sink)
 {
+    begin_kernel();
     enum { UNROLL = 8 };
     uint32_t sum = 0;
     size_t step = (size_t)gridDim.x * blockDim.x * UNROLL;
@@ -475,7 +480,7 @@ static double device_read_bandwidth(Device *d)
     for (int i = 0; i < 10; i++) {
         float ms;
         CUDA_MUST(cudaEventRecord(a, d->stream));
-        read_all<<<d->n_sm * 4, 256, 0, d->stream>>>((const uint4 *)data, bytes / sizeof(uint4), (uint32_t *)data);
+        launch(d, read_all, d->n_sm * 4, 256, 0, (const uint4 *)data, bytes / sizeof(uint4), (uint32_t *)data);
         CUDA_MUST(cudaEventRecord(b, d->stream));
         CUDA_MUST(cudaEventSynchronize(b));
         CUDA_MUST(cudaEventElapsedTime(&ms, a, b));

@@ -17,6 +17,7 @@ static __device__ __forceinline__ float tanh_of(float x)
 
 static __global__ void scale_rows(Rows x, float factor, float cap)
 {
+    begin_kernel();
     float *row = (float *)row_at(x, blockIdx.x);
     for (int64_t i = (int64_t)blockIdx.y * blockDim.x + threadIdx.x; i < x.d; i += (int64_t)gridDim.y * blockDim.x) {
         float y = row[i] * factor;
@@ -28,12 +29,12 @@ static void scale_cap(Stream *st, Tensor x, float factor, float cap)
 {
     Device *d = device_of(st);
     if (x.shape[0] <= 0) return;
-    scale_rows<<<dim3((unsigned)x.shape[0], 32), THREADS, 0, d->stream>>>(rows_of(x), factor, cap);
-    LAUNCHED();
+    launch(d, scale_rows, dim3((unsigned)x.shape[0], 32), THREADS, 0, rows_of(x), factor, cap);
 }
 
 static __global__ void conv_block(Rows out, Rows x, const float *base, Rows dynamic, int32_t kernel, int32_t block_rows, int64_t group)
 {
+    begin_kernel();
     int64_t r = blockIdx.x, d = x.d, n_groups = d / group, place = r % block_rows;
     const float *own = (const float *)row_at(dynamic, r);
     char *to = row_at(out, r);
@@ -50,9 +51,8 @@ static void block_conv(Stream *st, Tensor out, Tensor x, const float *base, Tens
     Device *d = device_of(st);
     if (x.shape[0] <= 0) return;
     int64_t n_groups = dynamic.shape[1] / kernel;
-    conv_block<<<dim3((unsigned)x.shape[0], 8), THREADS, 0, d->stream>>>(rows_of(out), rows_of(x), base, rows_of(dynamic), kernel,
+    launch(d, conv_block, dim3((unsigned)x.shape[0], 8), THREADS, 0, rows_of(out), rows_of(x), base, rows_of(dynamic), kernel,
                                                                        block_rows, x.shape[1] / n_groups);
-    LAUNCHED();
     fault(d, "block_conv", out, out.shape[0]);
 }
 
@@ -76,6 +76,7 @@ struct PickArgs {
 /* A warp a line, its halves a candidate in turn: 16 lanes each. */
 static __global__ void pick_line(const PickArgs p)
 {
+    begin_kernel();
     DeviceLine line = p.lines[blockIdx.x];
     int32_t before = line.anchor, lane = threadIdx.x % 16, half = threadIdx.x / 16;
     for (int32_t i = 0; i < line.n_rows; i++) {
@@ -133,8 +134,7 @@ static void pick(Stream *st, const PickJob *job)
                    input_of(d, job->logit, (int64_t)n_rows * job->k), input_of(d, noise, (int64_t)n_noise * job->k),
                    (const float *)job->edge.data, job->edge.stride[0], job->edge.shape[1], weight_of(job->predecessor),
                    weight_of(job->successor), picked, job->k };
-    pick_line<<<job->n_lines, 32, 0, d->stream>>>(p);
-    LAUNCHED();
+    launch(d, pick_line, job->n_lines, 32, 0, p);
     CUDA_MUST(cudaMemcpyAsync(job->picked, picked, (size_t)n_rows * sizeof(int32_t), cudaMemcpyDeviceToHost, d->stream));
 }
 

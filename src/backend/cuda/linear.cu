@@ -38,19 +38,23 @@ static __device__ __forceinline__ void mma(float d[4], uint4 a, uint32_t b0, uin
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
-static __device__ __forceinline__ uint4 load_stream(const uint4 *p)
+/* 16 bytes on their way to shared memory; zeros where there is nothing to read. */
+static __device__ __forceinline__ void bring(void *to, const void *from, bool is_there)
 {
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
-    return v;
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(is_there ? 16 : 0) : "memory");
 }
 
-/* 8 inputs of a row from k on; zeros behind the end. */
-static __device__ __forceinline__ uint4 load_x(const uint16_t *row, int64_t k, int64_t n_in, bool aligned)
+/* Weights are read once: they should not push rows of x out of the L2 cache. */
+static __device__ __forceinline__ void bring_weight(void *to, const void *from, uint64_t policy)
 {
-    if (aligned) return *(const uint4 *)(row + k);
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "l"(policy) : "memory");
+}
+
+/* 8 inputs of a row from k on, some perhaps behind its end. */
+static __device__ __forceinline__ uint4 load_odd(const uint16_t *row, int64_t k, int64_t n_in)
+{
     uint32_t word[4];
     for (int i = 0; i < 4; i++) {
         uint32_t low = k + 2 * i < n_in ? row[k + 2 * i] : 0, high = k + 2 * i + 1 < n_in ? row[k + 2 * i + 1] : 0;
@@ -59,69 +63,86 @@ static __device__ __forceinline__ uint4 load_x(const uint16_t *row, int64_t k, i
     return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-/* MT tiles of 16 outputs, NT tiles of 8 rows, UNROLL pieces in flight; blockDim.x = 32 n_parts. */
-template <int MT, int NT, int UNROLL, bool ALIGNED>
-static __global__ void __launch_bounds__(256) linear_bf16(const LinearArgs args)
+/* MT tiles of 16 outputs, NT tiles of 8 rows, STAGES pieces on their way; blockDim.x = 32 n_parts. A lane brings and reads
+ * its own 16 bytes of everything, so no barrier stands in the loop. Weights do not depend on the kernel before: they set out
+ * before it ends. */
+template <int MT, int NT, int STAGES, bool ALIGNED>
+static __global__ void __launch_bounds__(256) linear_bf16(const __grid_constant__ LinearArgs args)
 {
-    extern __shared__ float sums[]; /* [n_parts][NT * 8][MT * 16] */
+    extern __shared__ uint4 memory[]; /* ring [n_parts][STAGES][2 MT + NT][32], later sums */
+    enum { ITEMS = 2 * MT + NT };
+    float *sums = (float *)memory; /* [n_parts][NT * 8][MT * 16] */
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_parts = blockDim.x / 32;
     const int g = lane / 4, t = lane % 4, first_row = blockIdx.x * NT * 8, first_tile = blockIdx.y * MT;
-    const int per_part = args.n_pieces / n_parts, first = warp * per_part, end = first + per_part;
+    const int per_part = args.n_pieces / n_parts, first = warp * per_part;
+    uint4 *ring = memory + warp * STAGES * ITEMS * 32 + lane;
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
 
     const uint4 *weight[MT];
 #pragma unroll
     for (int m = 0; m < MT; m++) {
         int tile = min(first_tile + m, args.n_tiles - 1), j = 0;
         while (j + 1 < args.n_jobs && tile >= args.job[j + 1].first_tile) j++;
-        weight[m] = args.job[j].weight + (int64_t)(tile - args.job[j].first_tile) * args.n_pieces * 64 + lane;
+        weight[m] = args.job[j].weight + (int64_t)(tile - args.job[j].first_tile) * args.n_pieces * 64 + (int64_t)first * 64 + lane;
     }
-    const uint16_t *row[NT];
-    bool has_row[NT];
+    auto bring_weights = [&](int piece) {
+        uint4 *to = ring + piece % STAGES * ITEMS * 32;
 #pragma unroll
-    for (int n = 0; n < NT; n++) {
-        int r = first_row + n * 8 + g;
-        has_row[n] = r < args.n_rows;
-        row[n] = args.x + (int64_t)(has_row[n] ? r : 0) * args.x_stride;
+        for (int m = 0; m < MT; m++) {
+            bring_weight(to + 2 * m * 32, weight[m] + (int64_t)piece * 64, policy);
+            bring_weight(to + (2 * m + 1) * 32, weight[m] + (int64_t)piece * 64 + 32, policy);
+        }
+    };
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++)
+        if (i < per_part) bring_weights(i);
+    begin_kernel();
+
+    const uint16_t *row = args.x + (int64_t)(first_row + g) * args.x_stride + (int64_t)first * TILE_K + 8 * t;
+    auto bring_rows = [&](int piece) {
+        uint4 *to = ring + (piece % STAGES * ITEMS + 2 * MT) * 32;
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            bool is_there = first_row + n * 8 + g < args.n_rows;
+            const uint16_t *from = is_there ? row + (int64_t)n * 8 * args.x_stride + (int64_t)piece * TILE_K : args.x;
+            if (ALIGNED) bring(to + n * 32, from, is_there);
+            else to[n * 32] = is_there ? load_odd(from - ((int64_t)(first + piece) * TILE_K + 8 * t), (int64_t)(first + piece) * TILE_K + 8 * t, args.n_in)
+                                       : make_uint4(0, 0, 0, 0);
+        }
+    };
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) {
+        if (i < per_part) bring_rows(i);
+        asm volatile("cp.async.commit_group;" ::: "memory");
     }
 
     float acc[MT][NT][4] = {};
-    int piece = first;
-    for (; piece + UNROLL <= end; piece += UNROLL) {
-        uint4 w[UNROLL][MT][2], x[UNROLL][NT];
+    for (int piece = 0; piece < per_part; piece++) {
+        if (piece + STAGES - 1 < per_part) {
+            bring_weights(piece + STAGES - 1);
+            bring_rows(piece + STAGES - 1);
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+        const uint4 *from = ring + piece % STAGES * ITEMS * 32;
+        uint4 w[MT][2];
 #pragma unroll
-        for (int u = 0; u < UNROLL; u++)
-#pragma unroll
-            for (int m = 0; m < MT; m++) {
-                w[u][m][0] = load_stream(weight[m] + (int64_t)(piece + u) * 64);
-                w[u][m][1] = load_stream(weight[m] + (int64_t)(piece + u) * 64 + 32);
-            }
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++)
-#pragma unroll
-            for (int n = 0; n < NT; n++)
-                x[u][n] = has_row[n] ? load_x(row[n], (int64_t)(piece + u) * TILE_K + 8 * t, args.n_in, ALIGNED)
-                                     : make_uint4(0, 0, 0, 0);
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++)
-#pragma unroll
-            for (int n = 0; n < NT; n++)
-#pragma unroll
-                for (int m = 0; m < MT; m++) {
-                    mma(acc[m][n], w[u][m][0], x[u][n].x, x[u][n].y);
-                    mma(acc[m][n], w[u][m][1], x[u][n].z, x[u][n].w);
-                }
-    }
-    for (; piece < end; piece++) {
+        for (int m = 0; m < MT; m++) {
+            w[m][0] = from[2 * m * 32];
+            w[m][1] = from[(2 * m + 1) * 32];
+        }
 #pragma unroll
         for (int n = 0; n < NT; n++) {
-            uint4 x = has_row[n] ? load_x(row[n], (int64_t)piece * TILE_K + 8 * t, args.n_in, ALIGNED) : make_uint4(0, 0, 0, 0);
+            uint4 x = from[(2 * MT + n) * 32];
 #pragma unroll
             for (int m = 0; m < MT; m++) {
-                mma(acc[m][n], load_stream(weight[m] + (int64_t)piece * 64), x.x, x.y);
-                mma(acc[m][n], load_stream(weight[m] + (int64_t)piece * 64 + 32), x.z, x.w);
+                mma(acc[m][n], w[m][0], x.x, x.y);
+                mma(acc[m][n], w[m][1], x.z, x.w);
             }
         }
     }
+    __syncthreads(); /* sums take the place of the rings */
 
     enum { WIDE = MT * 16, PART = NT * 8 * WIDE };
 #pragma unroll
@@ -150,19 +171,22 @@ static __global__ void __launch_bounds__(256) linear_bf16(const LinearArgs args)
     }
 }
 
-template <int MT, int NT, int UNROLL> static void launch_bf16(Device *d, const LinearArgs &args, int n_parts, bool aligned)
+template <int MT, int NT, int STAGES> static size_t shared_of(int n_parts)
+{
+    size_t ring = (size_t)n_parts * STAGES * (2 * MT + NT) * 32 * sizeof(uint4), sums = (size_t)n_parts * NT * 8 * MT * 16 * sizeof(float);
+    return ring > sums ? ring : sums;
+}
+
+template <int MT, int NT, int STAGES> static void launch_bf16(Device *d, const LinearArgs &args, int n_parts, bool aligned)
 {
     dim3 grid((args.n_rows + NT * 8 - 1) / (NT * 8), (args.n_tiles + MT - 1) / MT);
-    size_t shared = (size_t)n_parts * NT * 8 * MT * 16 * sizeof(float);
-    auto kernel = aligned ? linear_bf16<MT, NT, UNROLL, true> : linear_bf16<MT, NT, UNROLL, false>;
+    auto kernel = aligned ? linear_bf16<MT, NT, STAGES, true> : linear_bf16<MT, NT, STAGES, false>;
     static bool is_set[2];
     if (!is_set[aligned]) {
-        size_t most = (size_t)MAX_PARTS * NT * 8 * MT * 16 * sizeof(float);
-        CUDA_MUST(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)most));
+        CUDA_MUST(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_of<MT, NT, STAGES>(MAX_PARTS)));
         is_set[aligned] = true;
     }
-    kernel<<<grid, 32 * n_parts, shared, d->stream>>>(args);
-    LAUNCHED();
+    launch(d, kernel, grid, 32 * n_parts, shared_of<MT, NT, STAGES>(n_parts), args);
 }
 
 static void run_bf16(Device *d, Tensor x, const LinearJob *jobs, int n_jobs)
@@ -183,10 +207,12 @@ static void run_bf16(Device *d, Tensor x, const LinearJob *jobs, int n_jobs)
     a.x_stride = x.stride[0];
     bool aligned = w->n_in % TILE_K == 0 && (uintptr_t)x.data % 16 == 0 && x.stride[0] % 8 == 0;
     int parts = w->contract.k_parts;
-    if (a.n_rows <= 8) launch_bf16<1, 1, 8>(d, a, parts, aligned);
+    bool is_large = d->shared_bytes >= shared_of<4, 8, 3>(MAX_PARTS);
+    if (a.n_rows <= 8) launch_bf16<1, 1, 6>(d, a, parts, aligned);
     else if (a.n_rows <= 16) launch_bf16<2, 2, 4>(d, a, parts, aligned);
-    else if (a.n_rows <= 32) launch_bf16<2, 4, 2>(d, a, parts, aligned);
-    else launch_bf16<4, 8, 1>(d, a, parts, aligned);
+    else if (a.n_rows <= 32) launch_bf16<2, 4, 3>(d, a, parts, aligned);
+    else if (is_large) launch_bf16<4, 8, 3>(d, a, parts, aligned);
+    else launch_bf16<2, 8, 2>(d, a, parts, aligned);
 }
 
 /* ---- float32 ---- */
@@ -194,6 +220,7 @@ static void run_bf16(Device *d, Tensor x, const LinearJob *jobs, int n_jobs)
 static __global__ void linear_f32(float *out, int64_t out_stride, const float *w, int n_out, int64_t n_in, int n_parts,
                                   const float *x, int64_t x_stride, int n_rows)
 {
+    begin_kernel();
     int n = blockIdx.x * 16 + threadIdx.x, r = blockIdx.y * 8 + threadIdx.y;
     if (n >= n_out || r >= n_rows) return;
     const float *column = w + (int64_t)blockIdx.x * n_in * TILE_ROWS + threadIdx.x, *row = x + r * x_stride;
@@ -218,10 +245,9 @@ static void run_f32(Device *d, Tensor x, const LinearJob *job)
 {
     const Weight *w = job->weight;
     dim3 grid((unsigned)((w->n_out + 15) / 16), (unsigned)((x.shape[0] + 7) / 8));
-    linear_f32<<<grid, dim3(16, 8), 0, d->stream>>>((float *)job->out.data, job->out.stride[0], (const float *)w->data,
+    launch(d, linear_f32, grid, dim3(16, 8), 0, (float *)job->out.data, job->out.stride[0], (const float *)w->data,
                                                     (int)w->n_out, w->n_in, w->contract.k_parts, (const float *)x.data,
                                                     x.stride[0], (int)x.shape[0]);
-    LAUNCHED();
 }
 
 static void linear(Stream *st, Tensor x, const LinearJob *jobs, int n_jobs)
@@ -253,6 +279,7 @@ size_t cuda_weight_bytes(int64_t n_out, int64_t n_in, const Contract *c)
 
 static __global__ void place_rows(void *to, const void *from, int64_t first, int64_t n, int64_t n_in, int is_bf16)
 {
+    begin_kernel();
     int64_t r = blockIdx.y;
     for (int64_t k = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; k < n_in; k += (int64_t)gridDim.x * blockDim.x) {
         int64_t row = first + r;
@@ -278,22 +305,21 @@ void cuda_put_rows(Device *d, const Weight *w, int64_t first, int64_t n, const v
         memcpy(d->staging, (const char *)rows + (size_t)at * row_bytes, (size_t)take * row_bytes);
         CUDA_MUST(cudaMemcpyAsync(d->raw, d->staging, (size_t)take * row_bytes, cudaMemcpyHostToDevice, d->stream));
         dim3 grid((unsigned)((w->n_in + 255) / 256 < 64 ? (w->n_in + 255) / 256 : 64), (unsigned)take);
-        place_rows<<<grid, 256, 0, d->stream>>>(w->data, d->raw, first + at, take, w->n_in, w->contract.mode == MATH_BF16);
-        LAUNCHED();
+        launch(d, place_rows, grid, 256, 0, w->data, d->raw, first + at, take, w->n_in, w->contract.mode == MATH_BF16);
         CUDA_MUST(cudaStreamSynchronize(d->stream));
     }
 }
 
 static __global__ void widen_row(float *out, DeviceWeight w, int64_t row)
 {
+    begin_kernel();
     for (int64_t k = threadIdx.x; k < w.n_in; k += blockDim.x) out[k] = weight_at(w, row, k);
 }
 
 void cuda_get_row(Device *d, const Weight *w, int64_t row, float *out)
 {
     float *wide = (float *)scratch(d, (size_t)w->n_in * sizeof(float));
-    widen_row<<<1, 256, 0, d->stream>>>(wide, weight_of(w), row);
-    LAUNCHED();
+    launch(d, widen_row, 1, 256, 0, wide, weight_of(w), row);
     CUDA_MUST(cudaMemcpyAsync(out, wide, (size_t)w->n_in * sizeof(float), cudaMemcpyDeviceToHost, d->stream));
     CUDA_MUST(cudaStreamSynchronize(d->stream));
 }

@@ -37,6 +37,7 @@ static __device__ __forceinline__ float conv_input(const ConvArgs &a, const Batc
 
 static __global__ void conv_rows(const ConvArgs a)
 {
+    begin_kernel();
     int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     int32_t row = blockIdx.y, s = a.batch.seq[row];
     if (s < 0 || c >= a.channels) return;
@@ -51,6 +52,7 @@ static __global__ void conv_rows(const ConvArgs a)
 /* Behind conv_rows, which reads the old states. */
 static __global__ void conv_tails(const ConvArgs a)
 {
+    begin_kernel();
     int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     const BatchSeq seq = a.batch.seqs[blockIdx.y];
     if (c >= a.channels || !is_real(a.batch, seq) || !seq.certain) return;
@@ -67,10 +69,8 @@ static void conv_silu(Stream *st, Tensor out, Tensor mix, const float *weight, S
     ConvArgs a = { (float *)out.data, (float *)log_mix.data, (float *)state.data, (const float *)mix.data, weight, out.stride[0],
                    mix.stride[0], log_mix.stride[0], channels, (int64_t)(state.slot_bytes / sizeof(float)), batch_of(d, batch) };
     unsigned pieces = (unsigned)((channels + THREADS - 1) / THREADS);
-    conv_rows<<<dim3(pieces, (unsigned)n_rows), THREADS, 0, d->stream>>>(a);
-    LAUNCHED();
-    conv_tails<<<dim3(pieces, batch->n_seqs), THREADS, 0, d->stream>>>(a);
-    LAUNCHED();
+    launch(d, conv_rows, dim3(pieces, (unsigned)n_rows), THREADS, 0, a);
+    launch(d, conv_tails, dim3(pieces, batch->n_seqs), THREADS, 0, a);
     fault(d, "conv", out, n_rows);
 }
 
@@ -163,6 +163,7 @@ struct DeltaArgs {
 /* A warp prepares q (first half) and k (second half) of one row and key head; the gates come along. */
 static __global__ void prepare(const DeltaArgs p)
 {
+    begin_kernel();
     int32_t item = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, row = item / p.nk, head = item % p.nk, lane = threadIdx.x % 16;
     bool is_k = threadIdx.x % 32 >= 16, is_row = row < p.n_rows && p.batch.seq[row] >= 0;
     if (!is_row) return; /* a whole warp */
@@ -192,6 +193,7 @@ static __global__ void prepare(const DeltaArgs p)
 /* DK > 0: the column in registers. DK == 0: any dk, in shared memory. Grid: value heads, pieces of columns, sequences. */
 template <int DK> static __global__ void delta_rows(const DeltaArgs p)
 {
+    begin_kernel();
     extern __shared__ float memory[]; /* k [dk], q [dk], then columns of threads */
     const BatchSeq seq = p.batch.seqs[blockIdx.z];
     if (!is_real(p.batch, seq)) return;
@@ -280,17 +282,16 @@ static void launch_delta(Device *d, const DeltaArgs &p, int32_t n_seqs)
     int threads = p.dv >= 128 ? 128 : (p.dv + 31) / 32 * 32;
     dim3 grid(p.nv, (p.dv + threads - 1) / threads, n_seqs);
     size_t shared = 2 * (size_t)p.dk * sizeof(float);
-    if (p.dk == 128) delta_rows<128><<<grid, threads, shared, d->stream>>>(p);
-    else if (p.dk == 64) delta_rows<64><<<grid, threads, shared, d->stream>>>(p);
-    else if (p.dk == 32) delta_rows<32><<<grid, threads, shared, d->stream>>>(p);
+    if (p.dk == 128) launch(d, delta_rows<128>, grid, threads, shared, p);
+    else if (p.dk == 64) launch(d, delta_rows<64>, grid, threads, shared, p);
+    else if (p.dk == 32) launch(d, delta_rows<32>, grid, threads, shared, p);
     else {
         threads = 32;
         grid.y = (p.dv + 31) / 32;
         shared += (size_t)p.dk * 32 * sizeof(float);
         CUDA_MUST(cudaFuncSetAttribute(delta_rows<0>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-        delta_rows<0><<<grid, threads, shared, d->stream>>>(p);
+        launch(d, delta_rows<0>, grid, threads, shared, p);
     }
-    LAUNCHED();
 }
 
 /* Steps of all uncertain rows, or NULL when they are lines. Kept until the next call: input() has copied it by then. */
@@ -350,8 +351,7 @@ static void gated_delta(Stream *st, Tensor out, Tensor conv, Tensor a, Tensor b,
     p.log_decay = log.decay;
     p.batch = batch_of(d, batch);
     p.steps = steps ? (const Step *)input(d, steps, (size_t)batch->n_uncertain_rows * sizeof(Step)) : nullptr;
-    prepare<<<(unsigned)((n_rows * g->nk + 3) / 4), 128, 0, d->stream>>>(p);
-    LAUNCHED();
+    launch(d, prepare, (unsigned)((n_rows * g->nk + 3) / 4), 128, 0, p);
     launch_delta(d, p, batch->n_seqs);
     fault(d, "gdn", out, n_rows);
 }
@@ -369,6 +369,7 @@ struct CommitArgs {
 /* A thread a value of the state: heads, pieces of columns, rows of the state. */
 static __global__ void replay_path(const __grid_constant__ CommitArgs c)
 {
+    begin_kernel();
     int32_t head = blockIdx.x, key_head = head / (c.nv / c.nk), j = blockIdx.y * blockDim.x + threadIdx.x, i = blockIdx.z;
     if (j >= c.dv) return;
     float *at = c.state + c.slot * c.slot_floats + ((int64_t)head * c.dk + i) * c.dv + j;
@@ -382,6 +383,7 @@ static __global__ void replay_path(const __grid_constant__ CommitArgs c)
 
 static __global__ void replay_tail(const __grid_constant__ CommitArgs c)
 {
+    begin_kernel();
     int64_t ch = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (ch >= c.channels) return;
     float *state = c.conv_state + c.slot * c.conv_floats + ch, in[TAIL];
@@ -425,10 +427,8 @@ static void gated_delta_commit(Stream *st, const GatedDelta *g, StateView state,
         c.decay = log.decay;
         c.mix = (const float *)log.mix.data;
         int threads = c.dv >= 128 ? 128 : 32;
-        replay_path<<<dim3(c.nv, (c.dv + threads - 1) / threads, c.dk), threads, 0, d->stream>>>(c);
-        LAUNCHED();
-        replay_tail<<<(channels + THREADS - 1) / THREADS, THREADS, 0, d->stream>>>(c);
-        LAUNCHED();
+        launch(d, replay_path, dim3(c.nv, (c.dv + threads - 1) / threads, c.dk), threads, 0, c);
+        launch(d, replay_tail, (channels + THREADS - 1) / THREADS, THREADS, 0, c);
     }
 }
 
