@@ -2,7 +2,7 @@
  * value takes its keys in ascending order.
  *
  * A block computes one split (512 positions) of one row, for one query head or for all that share a KV head. Splits leave
- * (m, l, o) in scratch and a second kernel adds them in ascending order; a single split needs none. Keys of a row's own path
+ * (m, l, o) in scratch and the last one to end adds them in ascending order; a single split needs none. Keys of a row's own path
  * come through its path, all others through the block table.
  *
  *     values ──cp.async──> ring in shared memory ──────────────┐
@@ -13,10 +13,11 @@
  * positions; they lost to having the CPU's bits. attend_split is for any head size, attend_ring for usual ones in bf16. */
 #include "cuda_impl.h"
 
-enum { THREADS = 128, MAX_DIM = 512 };
+enum { THREADS = 128, MAX_DIM = 512, MAX_TICKETS = 1 << 20 };
 
 struct AttentionArgs {
     float         *out, *partial; /* partial [row][head][split][head_dim + 2] */
+    uint32_t      *tickets;       /* [row][head] splits that are done; 0 again behind the last */
     int64_t        out_row, out_head, q_row, q_head;
     const float   *q;
     DeviceKv       kv;
@@ -186,16 +187,18 @@ template <int DIM, int G> static __global__ void __launch_bounds__(RING_THREADS)
 {
     extern __shared__ __align__(16) char memory[];
     RingMemory<DIM, G> &s = *(RingMemory<DIM, G> *)memory;
-    begin_kernel();
     const int32_t row = blockIdx.z, head = blockIdx.x * G, split = blockIdx.y, kv_head = head / a.group, tid = threadIdx.x;
     const int32_t warp = tid / 32, lane = tid % 32;
+    /* Batch and block table come from the host, not from a kernel: they can be read before the one before us ends. */
     const int32_t seq_at = a.batch.seq[row];
-    if (seq_at < 0) return;
-    const int32_t first_key = a.batch.first_key ? a.batch.first_key[row] : 0, n_keys = a.batch.index[row] + 1;
+    const int32_t first_key = a.batch.first_key ? a.batch.first_key[row] : 0, n_keys = seq_at < 0 ? 0 : a.batch.index[row] + 1;
     const int32_t first = max(split * ATTN_SPLIT, first_key), end = min((split + 1) * ATTN_SPLIT, n_keys), n = end - first;
+    if (n > 0) {
+        const BatchSeq seq = a.batch.seqs[seq_at];
+        for (int32_t j = tid; j < n; j += RING_THREADS) s.place[j] = key_store(a, seq, row, first + j);
+    }
+    begin_kernel();
     if (n <= 0) return;
-    const BatchSeq seq = a.batch.seqs[seq_at];
-    for (int32_t j = tid; j < n; j += RING_THREADS) s.place[j] = key_store(a, seq, row, first + j);
     for (int32_t i = tid; i < G * DIM; i += RING_THREADS) s.q[i / DIM][i % DIM] = a.q[row * a.q_row + (head + i / DIM) * a.q_head + i % DIM];
     __syncthreads();
 
@@ -290,15 +293,22 @@ template <int DIM, int G> static __global__ void __launch_bounds__(RING_THREADS)
                 o[t][WIDE - 1] = fmaf(px, __uint_as_float(pv & 0xffff0000u), o[t][WIDE - 1]);
             };
             int32_t j = 0;
-            for (; j + STEPS <= count; j += STEPS) {
-                float px[STEPS];
-                uint32_t pv[STEPS];
+            float px[2][STEPS];
+            uint32_t pv[2][STEPS];
+            auto fetch = [&](int to, int32_t from) {
 #pragma unroll
-                for (int i = 0; i < STEPS; i += 4) *(float4 *)&px[i] = *(const float4 *)(x + j + i);
+                for (int i = 0; i < STEPS; i += 4) *(float4 *)&px[to][i] = *(const float4 *)(x + from + i);
 #pragma unroll
-                for (int i = 0; i < STEPS; i++) pv[i] = value(j + i);
+                for (int i = 0; i < STEPS; i++) pv[to][i] = value(from + i);
+            };
+            if (count == PIECE_KEYS) { /* the next values are on their way while the chain goes on */
+                fetch(0, 0);
 #pragma unroll
-                for (int i = 0; i < STEPS; i++) step(px[i], pv[i]);
+                for (; j < PIECE_KEYS; j += STEPS) {
+                    if (j + STEPS < PIECE_KEYS) fetch((j / STEPS + 1) % 2, j + STEPS);
+#pragma unroll
+                    for (int i = 0; i < STEPS; i++) step(px[j / STEPS % 2][i], pv[j / STEPS % 2][i]);
+                }
             }
             for (; j < count; j++) step(x[j], value(j));
         }
@@ -328,6 +338,32 @@ template <int DIM, int G> static __global__ void __launch_bounds__(RING_THREADS)
             partial[0] = m;
             partial[1] = l[0];
         }
+    }
+    if (is_only) return;
+
+    /* Whoever is last of the row's splits adds them, in ascending order whoever that is. */
+    const int32_t first_split = first_key / ATTN_SPLIT, end_split = (n_keys + ATTN_SPLIT - 1) / ATTN_SPLIT;
+    __threadfence();
+    __syncthreads();
+    if (tid == 0) s.place[0] = (int32_t)atomicInc(&a.tickets[(int64_t)row * a.heads + head], (uint32_t)(end_split - first_split - 1));
+    __syncthreads();
+    if (s.place[0] != end_split - first_split - 1) return;
+    __threadfence();
+    for (int32_t i = tid; i < G * DIM; i += RING_THREADS) {
+        int32_t h = head + i / DIM, d = i % DIM;
+        const volatile float *partial = a.partial + ((int64_t)row * a.heads + h) * a.n_splits * (DIM + 2);
+        float most = -F_INF, sum = 0, y = 0;
+        for (int32_t p = first_split; p < end_split; p++) {
+            float m = partial[(int64_t)p * (DIM + 2)];
+            most = m > most ? m : most;
+        }
+        for (int32_t p = first_split; p < end_split; p++) {
+            const volatile float *one = partial + (int64_t)p * (DIM + 2);
+            float factor = f_exp(one[0] - most);
+            sum = fmaf(one[1], factor, sum);
+            y = fmaf(one[2 + d], factor, y);
+        }
+        put_out(a, row, h, d, y / sum);
     }
 }
 
@@ -390,8 +426,8 @@ static __global__ void add_splits(const AttentionArgs a)
 static void run_attention(Device *d, const AttentionArgs &a, int32_t n_rows)
 {
     dim3 grid(a.heads, a.n_splits, n_rows);
-    if (launch_usual(d, a, n_rows)) {
-    } else if (a.kv.item == 4) {
+    if (launch_usual(d, a, n_rows)) return;
+    if (a.kv.item == 4) {
         launch(d, attend_split<4>, grid, THREADS, 0, a);
     } else {
         launch(d, attend_split<2>, grid, THREADS, 0, a);
@@ -430,6 +466,12 @@ static void attention(Stream *st, Tensor out, Tensor q, KvView view, const Batch
     a.heads = heads;
     a.group = heads / view.n_heads;
     a.n_splits = n_splits;
+    MUST(n_rows * heads <= MAX_TICKETS);
+    if (!d->tickets) {
+        CUDA_MUST(cudaMalloc(&d->tickets, MAX_TICKETS * sizeof(uint32_t)));
+        CUDA_MUST(cudaMemsetAsync(d->tickets, 0, MAX_TICKETS * sizeof(uint32_t), d->stream));
+    }
+    a.tickets = d->tickets;
     if (n_splits > 1) a.partial = (float *)scratch(d, (size_t)n_rows * heads * n_splits * (view.head_dim + 2) * sizeof(float));
     a.rounded = nullptr;
     hold_attention(d, out, [=](uint16_t *rounded, int64_t rounded_row) {

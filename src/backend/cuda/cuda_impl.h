@@ -57,7 +57,7 @@ struct Device {
     char  *scratch; /* of one op: partial softmaxes, states of a tree */
     size_t scratch_bytes;
     char  *staging, *raw; /* of weights being loaded: host, device */
-    size_t live_bytes;
+    uint32_t *tickets; /* of attention.cu */
 };
 
 /* ---- ops that wait for the next one (held.cu) ---- */

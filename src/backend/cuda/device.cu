@@ -316,6 +316,7 @@ static void device_close(Device *d)
     }
     delete d->passes;
     held_close(d);
+    if (d->tickets) cudaFree(d->tickets);
     if (d->scratch) cudaFree(d->scratch);
     if (d->staging) cudaFreeHost(d->staging);
     if (d->raw) cudaFree(d->raw);

@@ -145,10 +145,17 @@ enum { HEAD_WARPS = 4, MAX_HEAD = 256 };
 
 static __global__ void __launch_bounds__(HEAD_WARPS * 32) heads(const __grid_constant__ HeadArgs a)
 {
-    __shared__ float values[HEAD_WARPS][MAX_HEAD];
-    begin_kernel();
+    __shared__ float values[HEAD_WARPS][MAX_HEAD], turns[2][MAX_HEAD / 2];
     int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.x * HEAD_WARPS + warp, dim = a.kv.head_dim, half = a.turn.half;
     int64_t r = blockIdx.y;
+    for (int32_t p = threadIdx.x; p < half; p += HEAD_WARPS * 32) { /* positions come from the host: no kernel to wait for */
+        float s, c, angle = (float)a.turn.positions[(a.turn.axis ? a.turn.axis[p] : 0) * (int64_t)a.turn.n_rows + r] * a.turn.inv_freq[p];
+        f_sin_cos(angle, &s, &c);
+        turns[0][p] = c * a.turn.scale;
+        turns[1][p] = s * a.turn.scale;
+    }
+    begin_kernel();
+    __syncthreads();
     bool is_q = h < a.q.n, is_k = !is_q && h < a.q.n + a.k.n, is_v = !is_q && !is_k && h < a.q.n + a.k.n + a.v.n;
     if (!is_q && !is_k && !is_v) return;
     const auto &part = is_q ? a.q : is_k ? a.k : a.v;
@@ -166,11 +173,7 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32) heads(const __grid_con
         __syncwarp();
     }
     for (int32_t p = lane; !is_v && p < half; p += 32) {
-        float s, c, angle = (float)a.turn.positions[(a.turn.axis ? a.turn.axis[p] : 0) * (int64_t)a.turn.n_rows + r] * a.turn.inv_freq[p];
-        f_sin_cos(angle, &s, &c);
-        c *= a.turn.scale;
-        s *= a.turn.scale;
-        float u = y[p], v = y[p + half];
+        float u = y[p], v = y[p + half], c = turns[0][p], s = turns[1][p];
         y[p] = fmaf(u, c, -(v * s));
         y[p + half] = fmaf(v, c, u * s);
     }
