@@ -308,9 +308,11 @@ static void test_rules(void **state)
 
         rule.forced = 77;
         draft(&rig, &job, 1);
+        int32_t n_free = 0;
         for (int32_t i = 1; i < job.tree->n_nodes; i++)
             if (job.tree->depth[i] == 1) assert_int_equal(job.tree->token[i], 77);
-        assert_true(job.tree->n_nodes > 2);
+            else n_free += job.tree->token[i] != 77;
+        assert_true(n_free > 0); /* only the first token is forced */
         rule.forced = -1;
 
         rule.n_valid = 500;
@@ -388,6 +390,11 @@ static void test_gap(void **state)
     Traces *t = open_texts();
     DraftRig rig = open_ready(&all_methods, t);
     const Trace *trace = &t->item[1];
+    run_prompt(&rig, &t->item[5], 1, 256); /* so that rows of somebody else lie where nobody will write */
+    draft_rig_run(&rig, &(DraftRigLine){ 1, 90, t->item[5].greedy }, 1);
+    DraftJob flush = draft_rig_job(&rig, 1, 7);
+    draft(&rig, &flush, 1);
+    run_prompt(&rig, trace, 1, 256);
     run_unseen(&rig, 1, trace->greedy, 4);
     DraftJob jobs[2] = { draft_rig_job(&rig, 1, trace->greedy[4]), draft_rig_job(&rig, 2, t->item[2].greedy[0]) };
     draft(&rig, jobs, 2);
@@ -414,6 +421,41 @@ static void test_gap(void **state)
     draft(&rig, jobs, 1);
     keep(jobs[0].tree, &after);
     assert_memory_equal(&before, &after, sizeof before);
+    draft_rig_close(&rig);
+    mem_free(t);
+}
+
+/* Accepted paths of trees: rows that do not follow one another. */
+static void test_tree_rows(void **state)
+{
+    static const int32_t parents[] = { -1, 0, 0, 1, 1, 4, 4, 6, 5, 7 }, path[] = { 0, 1, 4, 6, 7, 9 };
+    Traces *t = open_texts();
+    DraftRig rig = open_ready(&all_methods, t);
+    const Trace *trace = &t->item[3];
+    Draft want, got;
+    draft_rig_run(&rig, &(DraftRigLine){ 3, COUNT(path), trace->greedy }, 1);
+    DraftJob job = draft_rig_job(&rig, 3, trace->greedy[COUNT(path)]);
+    job.method = TREE;
+    draft(&rig, &job, 1);
+    keep(job.tree, &want);
+
+    int32_t tokens[COUNT(parents)], rows[COUNT(path)];
+    run_prompt(&rig, trace, 3, 256);
+    for (int i = 0; i < COUNT(parents); i++) tokens[i] = 4000 - i;
+    for (int i = 0; i < COUNT(path); i++) tokens[path[i]] = trace->greedy[i];
+    builder_begin(rig.builder);
+    int32_t first = builder_tree(rig.builder, 3, tokens, parents, COUNT(parents));
+    builder_forward(rig.builder);
+    builder_commit(rig.builder, 3, path, COUNT(path));
+    for (int i = 0; i < COUNT(path); i++) rows[i] = first + path[i];
+    Accepted accepted = { .slot = 3, .first_index = trace->n_prompt, .n = COUNT(path), .next_anchor = -1,
+                          .tokens = trace->greedy, .rows = rows };
+    rig.drafter->observe(rig.drafter, backend_stream(rig.backend), &rig.builder->batch, &accepted, 1);
+    job = draft_rig_job(&rig, 3, trace->greedy[COUNT(path)]);
+    job.method = TREE;
+    draft(&rig, &job, 1);
+    keep(job.tree, &got);
+    assert_memory_equal(&got, &want, sizeof want);
     draft_rig_close(&rig);
     mem_free(t);
 }
@@ -577,19 +619,13 @@ static void test_needs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_drafts),
-        cmocka_unit_test(test_idle_reads_no_weights),
-        cmocka_unit_test(test_no_allocation),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_temperature),
-        cmocka_unit_test(test_gap),
-        cmocka_unit_test(test_no_session),
-        cmocka_unit_test(test_broken_numbers),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_methods),
-        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_needs),
+        cmocka_unit_test(test_same_drafts), cmocka_unit_test(test_idle_reads_no_weights),
+        cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_rules),       cmocka_unit_test(test_temperature),
+        cmocka_unit_test(test_gap),         cmocka_unit_test(test_tree_rows),
+        cmocka_unit_test(test_no_session),  cmocka_unit_test(test_broken_numbers),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_methods),
+        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_needs),
     };
     numeric_mode_enter();
     return cmocka_run_group_tests(tests, NULL, NULL);
