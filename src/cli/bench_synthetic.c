@@ -71,6 +71,7 @@ static Status face_draft(Drafter *d, Stream *st, DraftJob *jobs, int n, Error *e
 {
     Synthetic *y = owner(d);
     if (widths[y->width] == 1) return OK;
+    for (int i = 0; i < n; i++) jobs[i].max_nodes = widths[y->width] < jobs[i].max_nodes ? widths[y->width] : jobs[i].max_nodes;
     Status s = y->child->draft(y->child, st, jobs, n, err);
     return s ? s : y->oracle[y->width]->draft(y->oracle[y->width], st, jobs, n, err);
 }

@@ -72,7 +72,7 @@ static const Row rows[] = {
     { "speculative-draft-model-path", NULL, TEXT, ANSWERS | BATCHES, AT(speculative_draft_model_path), 0, 0, "PATH", "the drafter" },
     { "speculative-num-steps", NULL, INT, ANSWERS | BATCHES, AT(speculative_num_steps), 1, 31, "N", "drafted tokens of a chain" },
     { "speculative-eagle-topk", NULL, INT, ANSWERS | BATCHES, AT(speculative_eagle_topk), 1, 64, "K", "1: MTP drafts are chains" },
-    { "speculative-num-draft-tokens", NULL, INT, ANSWERS | BATCHES, AT(speculative_num_draft_tokens), 1, 1024, "N", "rows of a verify pass, anchor included" },
+    { "speculative-num-draft-tokens", NULL, INT, ANSWERS | BATCHES, AT(speculative_num_draft_tokens), 2, 1024, "N", "rows of a verify pass, anchor included" },
 
     { "host", NULL, TEXT, CMD_SERVE, AT(host), 0, 0, "ADDR", "address to listen on (default 127.0.0.1)" },
     { "port", NULL, INT, CMD_SERVE, AT(port), 0, 65535, "N", "port (default 8000; 0 = any free one)" },
@@ -218,6 +218,8 @@ static Status set_value(Options *o, const Row *row, const char *text, FILE *note
     case REAL: return set_number(o, row, text, err);
     case TEXT: *(const char **)((char *)o + row->offset) = text; return OK;
     case TEXTS:
+        if (o->source > o->key_source) o->n_api_keys = 0;
+        o->key_source = o->source;
         if (o->n_api_keys == OPTIONS_MAX_KEYS) return error_set(err, ERR_USAGE, "more than %d keys", OPTIONS_MAX_KEYS);
         o->api_keys[o->n_api_keys++] = text;
         return OK;
@@ -415,14 +417,16 @@ Status options_parse(Options *o, int argc, char **argv, char **environ_list, FIL
         *done = true;
         return OK;
     }
+    o->source = 1;
     Status s = parse_env_file(o, notes, err);
     const char *extra = NULL;
-    o->n_api_keys = 0;
+    o->source = 2;
     for (char **e = environ_list; !s && *e; e++) {
         if (!strncmp(*e, "TANDEM_EXTRA_ARGS=", 18)) extra = *e + 18;
         else if (!strncmp(*e, "EXTRA_ARGS=", 11) && !extra) extra = *e + 11;
         else s = parse_setting(o, *e, notes, err);
     }
+    o->source = 3;
     if (!s) s = parse_words(o, argc - 2, argv + 2, notes, err);
     if (!s && extra) s = parse_extra(o, extra, notes, err);
     if (!s && !o->model && o->command != CMD_BENCH)

@@ -49,6 +49,7 @@ typedef struct Options {
     int64_t     port;
     const char *api_keys[OPTIONS_MAX_KEYS];
     int64_t     n_api_keys;
+    int         key_source;                /* where they come from: 1 .env, 2 environment, 3 command line: the strongest alone counts */
     bool        no_auth;
     const char *allowed_origins;           /* JSON list, as vLLM takes it, or one origin */
 
@@ -57,6 +58,7 @@ typedef struct Options {
     int64_t     runs;
     const char *synthetic_acceptance;
 
+    int         source;                    /* while parsing: which of the three is being read */
     void       *owned;                     /* texts read from .env; options_free */
 } Options;
 

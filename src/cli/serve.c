@@ -80,18 +80,18 @@ static void catch_signals(Server *server)
     sigaction(SIGTERM, &action, NULL);
 }
 
-static void print_ready(const Server *server, const char *name, bool needs_key)
+static void print_ready(const Server *server, bool needs_key)
 {
     printf("ready. Try:\n\n"
            "    curl -N %s/v1/chat/completions -H 'Content-Type: application/json'%s -d '{\"model\": \"%s\",\n"
            "        \"messages\": [{\"role\": \"user\", \"content\": \"Write a function that reverses a string.\"}],\n"
            "        \"max_tokens\": 200, \"temperature\": 0, \"stream\": true}'\n\n"
            "Ctrl-C stops the server.\n",
-           server_url(server), needs_key ? " -H \"Authorization: Bearer $TANDEM_API_KEY\"" : "", name);
+           server_url(server), needs_key ? " -H \"Authorization: Bearer $TANDEM_API_KEY\"" : "", server_name(server));
     fflush(stdout);
 }
 
-static Status serve(ServerOptions *so, const char *name, Error *err)
+static Status serve(ServerOptions *so, Error *err)
 {
     Server *server = NULL;
     Status s = server_open(&server, so, err);
@@ -100,7 +100,7 @@ static Status serve(ServerOptions *so, const char *name, Error *err)
     printf("%s\n", server_url(server)); /* first line: scripts read it */
     fflush(stdout);
     s = server_wait_ready(server, err);
-    if (!s) print_ready(server, name, so->n_keys > 0);
+    if (!s) print_ready(server, so->n_keys > 0);
     if (!s) s = server_run(server, err);
     running = NULL;
     signal(SIGINT, SIG_DFL);
@@ -109,21 +109,15 @@ static Status serve(ServerOptions *so, const char *name, Error *err)
     return s;
 }
 
-static const char *last_part(const char *model)
-{
-    const char *slash = strrchr(model, '/');
-    return slash && slash[1] ? slash + 1 : model;
-}
-
 Status command_serve(const Options *o, Error *err)
 {
     Keys keys = { .n = 0 };
     json_t *kwargs = NULL, *origin_list = NULL;
     const char *origins[MAX_ORIGINS];
-    const char *name = o->served_model_name ? o->served_model_name : last_part(o->model);
-    ServerOptions so = { .host = o->host, .port = (int)o->port, .no_auth = o->no_auth, .n_names = 1, .names = &name,
+    const char *name = o->served_model_name;
+    ServerOptions so = { .host = o->host, .port = (int)o->port, .no_auth = o->no_auth, .n_names = name != NULL, .names = &name,
                          .seed = (uint64_t)o->seed, .has_seed = o->seed >= 0 };
-    log_level_set(LOG_INFO);
+    log_level_default(LOG_INFO);
     Status s = command_stack_options(o, &so.stack, err);
     if (!s) s = keys_read(&keys, o, err);
     so.keys = keys.list;
@@ -137,7 +131,7 @@ Status command_serve(const Options *o, Error *err)
     so.chat_template_kwargs = kwargs;
     so.origins = origins;
     if (!s && o->allowed_origins) s = origins_read(o->allowed_origins, &origin_list, origins, &so.n_origins, err);
-    if (!s) s = serve(&so, name, err);
+    if (!s) s = serve(&so, err);
     json_decref(origin_list);
     json_decref(kwargs);
     mem_free(keys.text);

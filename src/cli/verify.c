@@ -345,13 +345,16 @@ static Status run_own_drafters(Verify *v, Sum sums[N_SUMS], RowCounts *total, Er
     s = model_info(v->dir, &mo, &config, &info, err);
     for (int k = 0; !s && k < N_OWN; k++) {
         SpeculativeConfig wanted = { .method = own_methods[k] };
-        SpeculationOptions so = { .config = &wanted, .model_dir = v->dir, .load_format = v->stack.load_format };
+        SpeculationOptions so = { .config = &wanted, .model_dir = v->dir, .load_format = v->stack.load_format, .max_model_len = 1024,
+                                  .limits = { PASS_ROWS, PASS_ROWS, GRID_BATCH, GRID_BATCH * DRAFT_ROWS } };
         SpeculationShape shape;
+        DrafterNeeds needs;
         Error why = { 0 };
-        if (speculation_decide(&so, &info, &shape, &why)) continue;
+        if (speculation_decide(&so, &info, &shape, &why) || speculation_needs(&so, &shape, &info, &needs, &why)) continue;
         v->sum = &sums[6 + k];
         s = run_own(v, own_methods[k], GRID_MAX_CELLS + 100 * k, total, err);
     }
+    if (!s && command_interrupted()) s = error_set(err, ERR_CANCELLED, "interrupted before the drafters were done");
     return s;
 }
 

@@ -225,7 +225,8 @@ Status dflash_needs(const char *dir, const ModelInfo *target, const DflashSetup 
     if (!s && (s = prepare(n, &file, target, NULL, setup, err)) != OK) error_prefix(err, "%s", dir);
     if (!s) {
         *out = (DflashNeeds){ .weight_bytes = weights_bytes(&n->decoder.weights), .scratch_bytes = place(n, NULL),
-                              .group = dflash_group(n), .n_taps = n->config.n_taps };
+                              .group = dflash_group(n), .n_taps = n->config.n_taps,
+                              .is_second = n->config.conv_kernel > 0 };
     }
     safetensors_close(owned);
     dflash_close(n);

@@ -61,6 +61,7 @@ typedef struct DflashNeeds {
     size_t     weight_bytes, scratch_bytes;
     CacheGroup group;
     int32_t    n_taps;
+    bool       is_second; /* DFlash 2: chains only */
 } DflashNeeds;
 Status dflash_needs(const char *dir, const ModelInfo *target, const DflashSetup *setup, DflashNeeds *out, Error *err);
 

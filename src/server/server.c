@@ -262,6 +262,11 @@ int server_port(const Server *s)
     return s->listen.port;
 }
 
+const char *server_name(const Server *s)
+{
+    return s->names[0];
+}
+
 const char *server_url(const Server *s)
 {
     return s->listen.url;

@@ -50,6 +50,7 @@ typedef struct Server Server;
 Status server_open(Server **out, const ServerOptions *options, Error *err);
 
 int         server_port(const Server *s); /* the bound one */
+const char *server_name(const Server *s); /* the first served name; once it is ready */
 const char *server_url(const Server *s);  /* "http://127.0.0.1:8000"; borrowed until server_close() */
 
 /* Blocks until the stack is loaded: OK, or why it could not be. Requests are answered from then on. Any thread. */

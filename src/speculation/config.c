@@ -2,6 +2,7 @@
 #include "speculation/config.h"
 
 #include "base/json.h"
+#include "speculation/tree.h"
 
 #include <stdio.h>
 #include <strings.h>
@@ -37,6 +38,10 @@ static Status settle(SpeculativeConfig *c, Error *err)
 {
     size_t n = strlen(c->model), m = strlen("-DDTree");
     if (c->method == SPEC_DFLASH && n > m && !strcasecmp(c->model + n - m, "-DDTree")) c->method = SPEC_DDTREE;
+    if (c->num_speculative_tokens > MAX_DEPTH - 1)
+        return error_set(err, ERR_USAGE, "a chain has at most %d drafted tokens, got %d", MAX_DEPTH - 1, c->num_speculative_tokens);
+    if (c->tree_budget > TREE_MAX_NODES - 1)
+        return error_set(err, ERR_USAGE, "a tree has at most %d nodes, got %d", TREE_MAX_NODES - 1, c->tree_budget);
     if (c->spine && c->method != SPEC_DDTREE && c->method != SPEC_AUTO)
         return error_set(err, ERR_USAGE, "speculative-config: \"tree\" goes with method ddtree, not with %s", spec_method_name(c->method));
     return OK;
@@ -86,8 +91,8 @@ static Status read_object(SpeculativeConfig *c, const json_t *object, Error *err
     if (!s) s = json_get_string(object, "method", &method, err);
     if (!s) s = json_get_string(object, "model", &model, err);
     if (!s) s = json_get_string(object, "tree", &tree, err);
-    if (!s) s = json_get_int(object, "num_speculative_tokens", 0, 31, &n_tokens, err);
-    if (!s) s = json_get_int(object, "tree_budget", 0, 1023, &budget, err);
+    if (!s) s = json_get_int(object, "num_speculative_tokens", 1, MAX_DEPTH - 1, &n_tokens, err);
+    if (!s) s = json_get_int(object, "tree_budget", 1, TREE_MAX_NODES - 1, &budget, err);
     if (!s) s = json_get_bool(object, "coupled", &coupled, err);
     if (!s) s = set_method(c, method, err);
     if (!s) s = set_model(c, model, err);
@@ -117,11 +122,11 @@ Status speculative_config_sglang(SpeculativeConfig *out, const SglangSpeculation
                          (int)f->eagle_topk);
     Status s = f->algorithm ? set_method(out, f->algorithm, err) : OK;
     if (!s && f->draft_model_path) s = set_model(out, f->draft_model_path, err);
-    if (!s) s = settle(out, err);
+    if (!s) s = settle(out, err); /* the name may turn it into a tree */
     if (s) return s;
     bool is_tree = out->method == SPEC_DDTREE;
     if (is_tree && f->num_draft_tokens) out->tree_budget = (int32_t)f->num_draft_tokens - 1; /* theirs count the anchor */
     if (!is_tree && f->num_draft_tokens) out->num_speculative_tokens = (int32_t)f->num_draft_tokens - 1;
     if (!is_tree && f->num_steps) out->num_speculative_tokens = (int32_t)f->num_steps;
-    return OK;
+    return settle(out, err);
 }

@@ -258,6 +258,11 @@ static bool take_arrays(DflashDrafter *d)
     return d->candidate && d->candidate_logit && d->noise && d->picked && d->lines;
 }
 
+static Status no_trees(const DflashOptions *o, Error *err)
+{
+    return error_set(err, ERR_UNSUPPORTED, "%s is a DFlash 2 drafter, which drafts chains (\"dflash\") and no trees", o->dir);
+}
+
 static Status open_parts(DflashDrafter *d, Error *err)
 {
     const DflashOptions *o = &d->options;
@@ -267,9 +272,7 @@ static Status open_parts(DflashDrafter *d, Error *err)
     Status s = dflash_open(&d->net, o->dir, o->target, o->backend, &setup, err);
     if (s) return s;
     const DflashConfig *c = dflash_config(d->net);
-    if (c->conv_kernel > 0 && has_trees(o))
-        return error_set(err, ERR_UNSUPPORTED,
-                         "%s is a DFlash 2 drafter, which drafts chains (\"dflash\") and no trees", o->dir);
+    if (c->conv_kernel > 0 && has_trees(o)) return no_trees(o, err);
     int32_t n_usable = c->selector_vocab ? c->selector_vocab : c->base.vocab_size;
     s = dflash_feed_open(&d->feed, d->net, o->backend, target->act, o->n_slots, err);
     if (!s)
@@ -318,6 +321,7 @@ Status drafter_dflash_needs(const DflashOptions *options, const ModelInfo *targe
     DflashSetup setup = setup_for(&o, target);
     Status s = options_check(&o, err);
     if (!s) s = dflash_needs(o.dir, target, &setup, out, err);
+    if (!s && out->is_second && has_trees(&o)) s = no_trees(&o, err);
     if (s) return s;
     size_t vocab = (size_t)target->vocab_size;
     out->scratch_bytes += dflash_feed_bytes(o.n_slots, (int64_t)out->n_taps * target->hidden_size, target->act);

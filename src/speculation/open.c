@@ -5,6 +5,7 @@
 #include "speculation/draft_dflash.h"
 #include "speculation/draft_mtp.h"
 #include "speculation/draft_ngram.h"
+#include "tensor/safetensors.h"
 
 #include <stdio.h>
 
@@ -64,13 +65,32 @@ static Status lies_fitting(const SpeculationOptions *o, const SpeculationShape *
     return drafter_dflash_needs(&options, target, &needs, err);
 }
 
+/* The config may promise a module that the file has lost on its way. */
+static bool has_mtp(const SpeculationOptions *o, const ModelInfo *target)
+{
+    Error why = { 0 };
+    Safetensors *file = NULL;
+    if (mtp_check(target, &why)) return false;
+    if (o->load_format == LOAD_DUMMY) return true;
+    bool has = safetensors_open(&file, o->model_dir, &why) == OK && safetensors_find(file, "mtp.fc.weight");
+    safetensors_close(file);
+    return has;
+}
+
 static void decide_auto(const SpeculationOptions *o, const ModelInfo *target, SpeculationShape *shape)
 {
     Error why = { 0 };
-    shape->method = SPEC_DDTREE;
     bool is_named = o->config->model[0] != 0;
-    if (!is_named && mtp_check(target, &why) == OK) shape->method = SPEC_MTP;
-    else if (find_drafter(o, shape, &why) || (!is_named && lies_fitting(o, shape, target, &why))) shape->method = SPEC_NGRAM;
+    shape->method = SPEC_MTP;
+    if (!is_named && has_mtp(o, target)) return;
+    shape->method = SPEC_NGRAM;
+    if (find_drafter(o, shape, &why)) return;
+    shape->method = SPEC_DFLASH;
+    Status chain = lies_fitting(o, shape, target, &why);
+    shape->method = SPEC_DDTREE;
+    Status tree = lies_fitting(o, shape, target, &why);
+    if (tree && !chain) shape->method = SPEC_DFLASH; /* DFlash 2 */
+    if (tree && chain && !is_named) shape->method = SPEC_NGRAM;
 }
 
 static void fill_widths(const SpeculationOptions *o, SpeculationShape *shape)
