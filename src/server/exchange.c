@@ -289,6 +289,16 @@ void exchange_drain_mail(Http *h)
     }
 }
 
+/* A worker that has written its last does nothing about the post, and on_written() will not come any more: the slot of
+ * such an answer, held back by a full connection, is given by the next drain. */
+static void mail_again(Exchange *x)
+{
+    pthread_mutex_lock(&x->http->mutex);
+    bool wake = mail(x);
+    pthread_mutex_unlock(&x->http->mutex);
+    if (wake) http_wake(x->http);
+}
+
 /* In evhttp's close callback. A request that evhttp has taken off its connection is ours to free; one that is still on it
  * (http_close) goes with the connection. */
 void exchange_client_left(Exchange *x)
@@ -302,6 +312,7 @@ void exchange_client_left(Exchange *x)
         else evhttp_request_free(request);
     }
     atomic_store(&x->is_gone, true);
+    mail_again(x);
     x->http->hooks.post(x->http->hooks.ctx, x);
 }
 

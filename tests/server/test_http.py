@@ -604,6 +604,27 @@ class TestLimits(unittest.TestCase):
                                                          if json.loads(e)["choices"][0]["logprobs"])
             self.assertEqual(tokens, 4000)
 
+    def test_reader_that_leaves_behind_the_last_token(self):
+        """The worker is done and its last bytes wait for a full connection: the slot is free once the client leaves. Whether
+        it comes to that is a matter of where the pieces of the stream end, so it is tried until it does."""
+        body = {"messages": [{"role": "user", "content": "abc def"}], "ignore_eos": True, "stream": True, "logprobs": True,
+                "top_logprobs": 20}
+        with serve("stall_ms=60000", "grace_ms=60000", "context=100000") as server:
+            n_held = 0
+            for attempt in range(12):
+                s = server.socket(receive_buffer=4096)
+                s.sendall(post_bytes(CHAT, {**body, "max_tokens": 4000 + attempt}))
+                while server.metric("requests_done_total") == attempt:  # the worker has still to end
+                    s.recv(1 << 16)
+                time.sleep(0.1)
+                n_held += server.metric("http_requests_live")
+                s.close()
+                wait_for(lambda: server.metric("http_requests_live") == 0, "the slot to be given", 5)
+                if n_held == 2:
+                    break
+            self.assertEqual(n_held, 2)
+            self.assertEqual(server.stop()[0], 0)
+
     @staticmethod
     def dechunk(data):
         body, text = data.partition(b"\r\n\r\n")[2], b""
