@@ -213,7 +213,7 @@ static void take_token(Job *j, JobChoice *c, int32_t token)
     end_choice(c, FINISH_STOP);
 }
 
-/* Takes up to max tokens that the engine has published. Errors and cancels end the job, not the choice: they are left to
+/* Takes up to max tokens that the engine has published, none behind a text that did not grow. Errors and cancels end the job, not the choice: they are left to
  * check_failures() in the turn that their news brings. */
 static void take_tokens(Job *j, JobChoice *c, int32_t max)
 {
@@ -227,7 +227,8 @@ static void take_tokens(Job *j, JobChoice *c, int32_t max)
         if (why) end_choice(c, FINISH_LENGTH);
         return;
     }
-    for (int32_t i = 0; i < max && c->n_tokens < n && !c->finish; i++) take_token(j, c, tokens[c->n_tokens]);
+    for (int32_t i = 0; i < max && c->n_tokens < n && !c->finish && !c->answer.text.failed; i++)
+        take_token(j, c, tokens[c->n_tokens]);
     if (!c->finish && why && c->n_tokens == n) end_choice(c, why);
 }
 
@@ -247,6 +248,15 @@ static Status check_failures(Job *j, Error *err)
         if (why != FINISH_ERROR && why != FINISH_CANCELLED) continue;
         Status s = request_error(r, err);
         return s ? s : error_set(err, ERR_CANCELLED, "the request was cancelled");
+    }
+    return OK;
+}
+
+/* An answer with a hole must not look like one: also after its last token. */
+static Status check_texts(const Job *j, Error *err)
+{
+    for (int i = 0; i < j->n_choices; i++) {
+        if (j->choices[i].answer.text.failed) return error_set(err, ERR_NOMEM, "no memory for the text of choice %d", i);
     }
     return OK;
 }
@@ -393,7 +403,7 @@ static bool stream_choice(Job *j, JobChoice *c)
     JobPiece piece;
     for (;;) {
         take_tokens(j, c, PIECE_TOKENS);
-        if (!next_piece(j, c, &piece)) return true;
+        if (c->answer.text.failed || !next_piece(j, c, &piece)) return true;
         if (!send_piece(j, c, &piece)) return false;
     }
 }
@@ -450,6 +460,7 @@ static bool fail(Job *j, const Error *err)
 static bool follow_whole(Job *j, Error *err)
 {
     for (int i = 0; i < j->n_choices; i++) take_tokens(j, &j->choices[i], INT32_MAX);
+    if (check_texts(j, err)) return fail(j, err);
     if (!is_complete(j)) return false;
     if (reply_whole(j, err)) return fail(j, err);
     log_end(j);
@@ -457,12 +468,13 @@ static bool follow_whole(Job *j, Error *err)
     return true;
 }
 
-static bool follow_stream(Job *j)
+static bool follow_stream(Job *j, Error *err)
 {
     if (!exchange_has_room(j->x)) return false;
     for (int i = 0; i < j->n_choices; i++) {
         if (!stream_choice(j, &j->choices[i])) return false;
     }
+    if (check_texts(j, err)) return fail(j, err);
     if (!is_complete(j) || !all_sent(j)) return false;
     end_stream(j);
     log_end(j);
@@ -483,5 +495,5 @@ bool job_follow(Job *j)
     for (int i = 0; i < j->n_submitted && cancelled; i++) request_cancel(j->prompts[i].request);
     if (cancelled && j->n_submitted < j->n_prompts) error_set(&err, ERR_CANCELLED, "the server is stopping");
     if (err.status || submit_more(j, &err) || check_failures(j, &err)) return fail(j, &err);
-    return j->fields.is_stream ? follow_stream(j) : follow_whole(j, &err);
+    return j->fields.is_stream ? follow_stream(j, &err) : follow_whole(j, &err);
 }

@@ -96,11 +96,40 @@ static int parser_allocations(const char *body)
     return n;
 }
 
+/* The texts of an answer's choices, one behind the other: of "content" in chats, of "text" in completions. */
+static void words_of(const char *answer, char words[MAX_ANSWER])
+{
+    static const char *const keys[] = { "\"content\":\"", "\"text\":\"" };
+    size_t n = 0;
+    for (const char *p = answer; *p; p++) {
+        for (int k = 0; k < COUNT(keys); k++) {
+            size_t len = strlen(keys[k]);
+            if (strncmp(p, keys[k], len) != 0) continue;
+            for (p += len; *p && *p != '"'; p++) words[n++] = *p;
+            break;
+        }
+        if (!*p) break;
+    }
+    words[n] = 0;
+}
+
+/* An answer that says it is whole says as much as one that had memory. */
+static void check_words(const char *answer, const char *whole_words)
+{
+    static char words[MAX_ANSWER];
+    bool is_stream = strstr(answer, "text/event-stream") != NULL;
+    if (strncmp(answer, "HTTP/1.1 200", 12) != 0 || (is_stream && !strstr(answer, "[DONE]"))) return;
+    words_of(answer, words);
+    assert_string_equal(words, whole_words);
+}
+
 static void starve_request(const Server *s, int i)
 {
-    static char answer[MAX_ANSWER];
+    static char answer[MAX_ANSWER], whole_words[MAX_ANSWER];
     enum { BEFORE = 3 };
     int n_parser = parser_allocations(requests[i].body);
+    ask(s, requests[i].path, requests[i].body, answer);
+    words_of(answer, whole_words);
     for (int nth = 1;; nth += nth == 1 ? n_parser + BEFORE : 1) {
         uint64_t before = mem_count();
         mem_fail_at(nth);
@@ -109,6 +138,7 @@ static void starve_request(const Server *s, int i)
         bool was_starved = mem_count() - before >= (uint64_t)nth;
         bool is_answer = strncmp(answer, "HTTP/1.1 ", 9) == 0;
         if (answer[0]) assert_true(is_answer);
+        check_words(answer, whole_words);
         if (!was_starved) assert_int_equal(strncmp(answer, "HTTP/1.1 200", 12), 0);
         ask(s, "/tokenize", "{\"prompt\":\"a\"}", answer);
         assert_int_equal(strncmp(answer, "HTTP/1.1 200", 12), 0);
