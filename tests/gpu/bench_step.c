@@ -2,7 +2,7 @@
  *
  * Weights are made up (the shapes of config.json count). A prompt of `context` tokens is computed, then passes of 1, 2, 4 ..
  * 64 rows behind it, each repeated; then a prompt of `prompt` tokens. Before timing, the logits of the last row of every
- * width must have the bits of a pass of that row alone. */
+ * width must have the bits of a pass of that row alone (not for recurrent models, whose state goes on with every pass). */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "engine/score.h"

@@ -423,8 +423,11 @@ static void *device_alloc(Device *d, size_t bytes, DeviceMemory kind)
     return p;
 }
 
+/* Recorded passes may know this memory, and arrays of whoever is being closed. */
 static size_t device_free(Device *d, void *p)
 {
+    CUDA_MUST(cudaStreamSynchronize(d->stream));
+    forget_passes(d);
     cudaPointerAttributes attributes;
     size_t bytes = 0;
     for (Allocation &a : d->inputs->allocations) {
