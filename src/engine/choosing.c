@@ -5,11 +5,6 @@
  * so the first token of an answer has no path. The place of the token chosen at depth d is n_ids + d. */
 #include "engine/choosing.h"
 
-#include "sampling/softmax.h"
-#include "sampling/topk.h"
-
-#include <math.h>
-
 void sequence_history(const Sequence *seq, const int32_t *path, int32_t n_path, History *out)
 {
     int32_t n_output = seq->n_ids - seq->n_prompt;
@@ -108,18 +103,6 @@ bool choose_tokens(Choosing *c, Share *share, Tensor logits)
     return !walk->failed;
 }
 
-/* Log-softmax of the bare logits: no bias, no penalties, those are about what is generated. */
-static bool score_token(const float *logits, int32_t n, int32_t token, int32_t n_top, TokenLogprob *out)
-{
-    float max = logits[0];
-    for (int32_t i = 1; i < n; i++) max = logits[i] > max ? logits[i] : max;
-    float log_sum = softmax_log_sum(logits, n, max);
-    *out = (TokenLogprob){ .logprob = (logits[token] - max) - log_sum };
-    out->n_top = n_top > 0 ? topk_list(logits, n, n_top, out->top_id, out->top_logprob) : 0;
-    for (int32_t i = 0; i < out->n_top; i++) out->top_logprob[i] = (out->top_logprob[i] - max) - log_sum;
-    return isfinite(max) && isfinite(log_sum);
-}
-
 bool score_prompt(Choosing *c, const Share *share, Tensor logits)
 {
     const Sequence *seq = share->seq;
@@ -128,8 +111,10 @@ bool score_prompt(Choosing *c, const Share *share, Tensor logits)
         int32_t index = seq->n_committed + i + 1;
         if (index >= seq->n_prompt) break;
         const float *row = tensor_f32(logits, share->first_output + i);
-        if (!score_token(row, c->vocab_size, seq->ids[index], r->g.params.n_logprobs, &r->prompt_logprobs[index]))
-            return false;
+        int32_t n_top = r->g.params.n_logprobs > 0 ? r->g.params.n_logprobs : 0;
+        Choice given;
+        if (!score_token(row, c->vocab_size, c->options->n_valid, seq->ids[index], n_top, &given)) return false;
+        logprob_of(&given, &r->prompt_logprobs[index]);
     }
     return true;
 }

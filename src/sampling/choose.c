@@ -150,6 +150,25 @@ static void report_logprobs(const float *score, int32_t n, int32_t best, int32_t
     for (int32_t i = 0; i < out->n_top; i++) out->top_logprob[i] = (out->top_logprob[i] - max) - log_sum;
 }
 
+static int32_t valid_ids(int32_t vocab_size, int32_t n_valid)
+{
+    return n_valid > 0 && n_valid < vocab_size ? n_valid : vocab_size;
+}
+
+bool score_token(const float *logits, int32_t vocab_size, int32_t n_valid, int32_t token, int32_t n_top, Choice *out)
+{
+    int32_t n = valid_ids(vocab_size, n_valid);
+    *out = (Choice){ .token = -1 };
+    if (!row_is_usable(logits, vocab_size)) return false;
+    int32_t best = argmax(logits, n);
+    if (!isfinite(logits[best])) return false;
+    out->is_finite = true;
+    out->token = token;
+    report_logprobs(logits, n, best, n_top, out);
+    if (token >= n) out->logprob = -F_INF;
+    return true;
+}
+
 /* A forced token is a mask that leaves one id: its chance is 1. */
 static void report_forced(int32_t token, int32_t n_logprobs, Choice *out)
 {
@@ -165,7 +184,7 @@ static void report_forced(int32_t token, int32_t n_logprobs, Choice *out)
 void choose(Chooser *c, const float *logits, const RowRule *rule, DrawKey key, uint32_t index, Choice *out)
 {
     const SampleParams *p = rule->params;
-    int32_t n = rule->n_valid > 0 && rule->n_valid < c->vocab_size ? rule->n_valid : c->vocab_size;
+    int32_t n = valid_ids(c->vocab_size, rule->n_valid);
     *out = (Choice){ .token = -1 };
     CHECK(rule->forced < c->vocab_size);
 

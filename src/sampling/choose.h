@@ -82,3 +82,8 @@ void   chooser_close(Chooser *c);
 
 /* Chooses the token at place `index`. logits [vocab_size] are not changed. numeric_mode_enter() done. */
 void choose(Chooser *c, const float *logits, const RowRule *rule, DrawKey key, uint32_t index, Choice *out);
+
+/* What choose() would report had it chosen `token` with no rule but n_valid: for tokens of a prompt, which were given. Bias
+ * and penalties are about what is generated. A padded id, which could not come, has logprob -inf. n_top >= 0. False as
+ * is_finite is. numeric_mode_enter() done. */
+bool score_token(const float *logits, int32_t vocab_size, int32_t n_valid, int32_t token, int32_t n_top, Choice *out);

@@ -491,6 +491,37 @@ static void test_prompt_logprobs(void **state)
     check_prompt_logprobs(&(RigOptions){ .engine = { .max_num_batched_tokens = 200 } }, 3); /* more rows than outputs */
 }
 
+/* Ids from n_valid on are padding: outside the sum, not among the alternatives, and impossible themselves. */
+static void test_prompt_logprobs_of_a_padded_vocabulary(void **state)
+{
+    enum { N_VALID = 20 };
+    Rig rig;
+    int32_t prompt[60], n_padded = 0;
+    float logits[RIG_VOCAB];
+    rig_open(&rig, &(RigOptions){ .engine = { .n_valid = N_VALID } });
+    GenerateRequest g = rig_request(5, prompt, 60, 4);
+    g.prompt_logprobs = true;
+    g.params.n_logprobs = 5;
+    Request *r = rig_submit(&rig, &g);
+    rig_finish(&rig, r);
+    for (int32_t i = 1; i < 60; i++) {
+        const TokenLogprob *lp = &request_prompt_logprobs(r)[i];
+        double sum = 0;
+        fake_model_logits(&rig.model_options, prompt, i, logits);
+        for (int32_t k = 0; k < N_VALID; k++) sum += exp((double)logits[k]);
+        if (prompt[i] < N_VALID) assert_float_equal(lp->logprob, (double)logits[prompt[i]] - log(sum), 1e-5);
+        else assert_true(lp->logprob == -INFINITY && ++n_padded);
+        assert_int_equal(lp->n_top, 5);
+        for (int t = 0; t < 5; t++) {
+            assert_in_range(lp->top_id[t], 0, N_VALID - 1);
+            assert_float_equal(lp->top_logprob[t], (double)logits[lp->top_id[t]] - log(sum), 1e-5);
+        }
+    }
+    assert_in_range(n_padded, 10, 50);
+    request_close(r);
+    rig_close(&rig);
+}
+
 /* ---- limits ---- */
 
 static void expect_refusal(Rig *rig, const GenerateRequest *g, Status status, const char *param)
@@ -738,6 +769,7 @@ int main(void)
         cmocka_unit_test(test_close_ends_requests),
         cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_prompt_logprobs),
+        cmocka_unit_test(test_prompt_logprobs_of_a_padded_vocabulary),
         cmocka_unit_test(test_bad_requests),
         cmocka_unit_test(test_queue_full),
         cmocka_unit_test(test_request_memory_is_bounded),

@@ -371,6 +371,34 @@ static void forbidden_ids_are_never_drawn(void **state)
     chooser_close(c);
 }
 
+/* Tokens of a prompt are reported as chosen ones are. */
+static void given_tokens_are_scored_alike(void **state)
+{
+    enum { N = 300, N_VALID = 290 };
+    Chooser *c = open_chooser(N);
+    float logits[N];
+    SampleParams p = PLAIN;
+    Random r = { 7 };
+    p.n_logprobs = 5;
+    RowRule rule = { .forced = -1, .n_valid = N_VALID, .params = &p };
+    for (uint32_t index = 0; index < 50; index++) {
+        Choice chosen, given;
+        for (int i = 0; i < N; i++) logits[i] = (float)random_unit(&r) * 9;
+        choose(c, logits, &rule, (DrawKey){ 3, 0 }, index, &chosen);
+        assert_true(score_token(logits, N, N_VALID, chosen.token, 5, &given));
+        assert_true(given.token == chosen.token && given.logprob == chosen.logprob && given.n_top == 5);
+        assert_memory_equal(given.top_id, chosen.top_id, sizeof given.top_id);
+        assert_memory_equal(given.top_logprob, chosen.top_logprob, sizeof given.top_logprob);
+        assert_true(score_token(logits, N, N_VALID, N - 1, 0, &given));
+        assert_true(given.logprob == -INFINITY && given.n_top == 0);
+    }
+    logits[N - 1] = NAN;
+    Choice given;
+    assert_false(score_token(logits, N, N_VALID, 0, 5, &given));
+    assert_int_equal(given.n_top, 0);
+    chooser_close(c);
+}
+
 /* Padded ids: all-valid, zero-means-all, and a count beyond the vocabulary. */
 static void n_valid_zero_means_all(void **state)
 {
@@ -730,6 +758,7 @@ int main(void)
         cmocka_unit_test(top_k_one_is_greedy),
         cmocka_unit_test(forbidden_ids_are_never_drawn),
         cmocka_unit_test(n_valid_zero_means_all),
+        cmocka_unit_test(given_tokens_are_scored_alike),
         cmocka_unit_test(forced_beats_everything),
         cmocka_unit_test(bias_moves_logits),
         cmocka_unit_test(penalties_are_the_formula),
