@@ -3,8 +3,10 @@
 
 #include "base/log.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 static Status dispatch(const Options *o, Error *err)
@@ -30,9 +32,10 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN); /* a reader that leaves is an error of write(), not the end of the process */
     Status s = options_parse(&options, argc, argv, environ, stdout, stderr, &done, &err);
     if (!s && !done) s = dispatch(&options, &err);
+    if (!s && (fflush(stdout) != 0 || ferror(stdout)))
+        s = error_set(&err, ERR_IO, "cannot write to standard output: %s", strerror(errno));
     if (s) fprintf(stderr, "tandem: %s\n", err.text);
     if (s == ERR_USAGE && argc >= 2) fprintf(stderr, "tandem --help shows the commands, tandem COMMAND --help their flags\n");
     options_free(&options);
-    if (fflush(stdout) != 0 && !s) s = ERR_IO;
     return command_exit_code(s);
 }

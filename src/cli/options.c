@@ -350,7 +350,8 @@ static void help_commands(FILE *out)
     for (int i = 0; i < COUNT(commands); i++) fprintf(out, "    tandem %-34s %s\n", commands[i].usage, commands[i].about);
     fprintf(out,
             "\nMODEL is nano or nano-plain (bundled), a directory, or a Hugging Face id in the local cache.\n"
-            "tandem COMMAND --help lists its flags. Every flag can be set as TANDEM_<FLAG> in the environment or in .env.\n"
+            "tandem COMMAND --help lists its flags. Every flag can be set as TANDEM_<FLAG> in the environment or in .env; the\n"
+            "command line beats the environment, that beats .env; EXTRA_ARGS is appended to the command line.\n"
             "Exit codes: 0 done, 1 failed, 2 usage, 3 the plan does not fit, 4 a rank or device was lost.\n");
 }
 

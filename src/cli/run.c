@@ -63,6 +63,8 @@ static Status answer(const Options *o, Stack *s, double load_ms, Error *err)
     if (!status) status = session_answer(s, &ask, &result, err);
     if (!status && o->json) print_json(&result, &text, load_ms, ask.seed);
     if (!status && !o->json) putchar('\n');
+    if (!status && result.finish == FINISH_CANCELLED)
+        status = error_set(err, ERR_CANCELLED, "interrupted after %d tokens", result.n_tokens);
     mem_free(result.tokens);
     buf_free(&prompt);
     buf_free(&text);
