@@ -34,7 +34,8 @@ int main(int argc, char **argv)
     if (!s && !done) s = dispatch(&options, &err);
     if (!s && (fflush(stdout) != 0 || ferror(stdout)))
         s = error_set(&err, ERR_IO, "cannot write to standard output: %s", strerror(errno));
-    if (s) fprintf(stderr, "tandem: %s\n", err.text);
+    bool reader_left = s == ERR_IO && errno == EPIPE; /* as in `| head`: nothing to tell */
+    if (s && !reader_left) fprintf(stderr, "tandem: %s\n", err.text);
     if (s == ERR_USAGE && argc >= 2) fprintf(stderr, "tandem --help shows the commands, tandem COMMAND --help their flags\n");
     options_free(&options);
     return command_exit_code(s);
