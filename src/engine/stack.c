@@ -76,6 +76,27 @@ static void add_stop_id(Stack *s, int32_t id)
     s->stop_ids[s->n_stop_ids++] = id;
 }
 
+/* What generation_config.json asks for, in range or not. */
+static void params_of_config(const ModelConfig *c, SampleParams *params)
+{
+    *params = (SampleParams){ .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1 };
+    bool is_greedy = c->has_do_sample && !c->do_sample;
+    params->temperature = is_greedy ? 0 : c->has_temperature ? c->temperature : 1;
+    if (c->has_top_p) params->top_p = c->top_p;
+    if (c->has_top_k) params->top_k = c->top_k;
+    if (c->has_min_p) params->min_p = c->min_p;
+    if (c->has_repetition_penalty) params->repetition_penalty = c->repetition_penalty;
+}
+
+static void check_default_params(const Stack *s)
+{
+    SampleParams p;
+    Error why = { .status = OK };
+    params_of_config(&s->config, &p);
+    if (sample_params_check(&p, s->config.vocab_size, &why))
+        log_warn("engine", "generation_config.json: %s; the nearest value in range is the default", why.text);
+}
+
 static void gather_stop_ids(Stack *s)
 {
     for (int32_t i = 0; i < s->config.n_stop_ids; i++) add_stop_id(s, s->config.stop_ids[i]);
@@ -90,7 +111,8 @@ static ModelOptions model_options(const StackOptions *o)
 
 static PlanInput plan_input(const StackOptions *o, const char *dir)
 {
-    PlanInput in = { .dir = dir, .model = model_options(o), .memory_fraction = o->memory_fraction };
+    PlanInput in = { .dir = dir, .model = model_options(o), .memory_fraction = o->memory_fraction,
+                     .available_bytes = o->available_bytes };
     in.engine = (EngineOptions){ .max_num_seqs = o->max_num_seqs,
                                  .max_num_batched_tokens = o->max_num_batched_tokens,
                                  .max_model_len = o->max_model_len,
@@ -197,14 +219,18 @@ static Status open_all(Stack *s, const StackOptions *o, StackProgress *progress,
     if (!status) status = open_tokenizer(s, err);
     if (!status) status = open_template(s, o->chat_template, err);
     set_stage(progress, "plan");
-    if (!status) status = make_plan(o, s->model_dir, &shape, &plan, err);
+    if (!status) status = backend_open(&s->backend, &o->backend, err);
+    if (status) return status;
+    StackOptions sized = *o;
+    if (!o->available_bytes) sized.available_bytes = backend_available(s->backend);
+    status = make_plan(&sized, s->model_dir, &shape, &plan, err);
     if (status) return status;
     log_plan(&plan);
     s->config = plan.config;
     name_after(s, o->model);
     gather_stop_ids(s);
-    status = backend_open(&s->backend, &o->backend, err);
-    if (!status) status = open_model(s, o, &plan, progress, &model, err);
+    check_default_params(s);
+    status = open_model(s, o, &plan, progress, &model, err);
     if (!status) status = open_engine(s, o, &shape, &plan, model, err);
     return status;
 }
@@ -234,12 +260,6 @@ void stack_close(Stack *s)
 
 void stack_default_params(const Stack *s, SampleParams *params)
 {
-    const ModelConfig *c = &s->config;
-    *params = (SampleParams){ .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1 };
-    bool is_greedy = c->has_do_sample && !c->do_sample;
-    params->temperature = is_greedy ? 0 : c->has_temperature ? c->temperature : 1;
-    if (c->has_top_p) params->top_p = c->top_p;
-    if (c->has_top_k) params->top_k = c->top_k;
-    if (c->has_min_p) params->min_p = c->min_p;
-    if (c->has_repetition_penalty) params->repetition_penalty = c->repetition_penalty;
+    params_of_config(&s->config, params);
+    sample_params_clamp(params);
 }

@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "models/config_impl.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -371,18 +372,19 @@ static void read_ids(ConfigReader *r, ModelConfig *c)
     c->bos_id = (int32_t)config_int(r, holder(r, "bos_token_id"), "bos_token_id", 0, c->vocab_size - 1, -1);
 }
 
-static float read_default(ConfigReader *r, const char *key, double min, double max, bool *has)
+/* Any number: the sampler, whose ranges these are, takes the nearest value that it knows (sampling/choose.h). */
+static float read_default(ConfigReader *r, const char *key, bool *has)
 {
     *has = json_has(r->root, key);
-    return (float)config_double(r, r->root, key, min, max, 0);
+    return (float)config_double(r, r->root, key, -FLT_MAX, FLT_MAX, 0);
 }
 
 static void read_generation(ConfigReader *r, ModelConfig *c)
 {
-    c->temperature = read_default(r, "temperature", 0, 100, &c->has_temperature);
-    c->top_p = read_default(r, "top_p", 0, 1, &c->has_top_p);
-    c->min_p = read_default(r, "min_p", 0, 1, &c->has_min_p);
-    c->repetition_penalty = read_default(r, "repetition_penalty", 1e-3, 1e3, &c->has_repetition_penalty);
+    c->temperature = read_default(r, "temperature", &c->has_temperature);
+    c->top_p = read_default(r, "top_p", &c->has_top_p);
+    c->min_p = read_default(r, "min_p", &c->has_min_p);
+    c->repetition_penalty = read_default(r, "repetition_penalty", &c->has_repetition_penalty);
     c->has_top_k = json_has(r->root, "top_k");
     c->top_k = (int32_t)config_int(r, r->root, "top_k", -1, INT32_MAX, 0);
     if (c->top_k < 0) c->top_k = 0; /* both spellings of "all" */

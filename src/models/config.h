@@ -38,7 +38,7 @@ typedef struct ModelConfig {
     DType       dtype;              /* of the file: BF16, F16 or F32 */
     char        weight_prefix[32];  /* "model." or "model.language_model." (found from tensor names by weights) */
 
-    /* generation_config.json, when there: defaults of requests. has_* says which were given. */
+    /* generation_config.json, when there: defaults of requests, as written there. has_* says which were given. */
     bool    has_temperature, has_top_p, has_top_k, has_min_p, has_repetition_penalty, has_do_sample;
     bool    do_sample;
     float   temperature, top_p, min_p, repetition_penalty;

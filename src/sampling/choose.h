@@ -15,6 +15,7 @@
 #include "base/error.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { MAX_TOP_LOGPROBS = 20, MAX_LOGIT_BIAS = 1024, SAMPLER_VERSION = 1 };
@@ -36,13 +37,27 @@ typedef struct SampleParams {
     float   top_p;              /* (0, 1]; 1 = off: smallest set of most likely ids with mass >= top_p */
     float   min_p;              /* [0, 1]; 0 = off: ids with p >= min_p * max p stay */
     int32_t top_k;              /* 0 = off */
-    float   repetition_penalty; /* > 0; 1 = off. Over prompt and output: logit > 0 ? / : * */
+    float   repetition_penalty; /* [1e-3, 1e3]; 1 = off. Over prompt and output: logit > 0 ? / : * */
     float   presence_penalty;   /* -2 .. 2; over output: - presence if the id occurred */
     float   frequency_penalty;  /* -2 .. 2; over output: - frequency * count */
     int32_t n_logprobs;         /* -1 = none, else 0 .. MAX_TOP_LOGPROBS alternatives besides the chosen */
     int32_t n_bias;
     const LogitBias *bias;      /* borrowed as long as the params are used */
 } SampleParams;
+
+/* What the real fields may be: every reader of such values takes it from here. */
+typedef struct SampleRange {
+    const char *name;
+    size_t      offset; /* of a float in SampleParams */
+    double      min, max;
+    bool        is_open; /* min itself is too small */
+} SampleRange;
+enum { N_SAMPLE_RANGES = 6 };
+extern const SampleRange sample_ranges[N_SAMPLE_RANGES];
+
+/* Real fields outside their range move to the nearest value inside, top_k below 0 to 0. For defaults that come with a model;
+ * what a request says is checked. */
+void sample_params_clamp(SampleParams *p);
 
 /* Ranges of all fields, err->param naming the one at fault (n_logprobs as top_logprobs). */
 Status sample_params_check(const SampleParams *p, int32_t vocab_size, Error *err);

@@ -1,14 +1,36 @@
-/* Ranges of the sampling parameters, each refused by a sentence that names it.
+/* Ranges of the sampling parameters: refused by a sentence that names the one at fault, or moved inside.
  *
  * Comparisons are written so that NaN fails them. */
 #include "sampling/choose.h"
 
-#include <math.h>
+#include <float.h>
 
-static Status check_range(const char *name, float value, float min, float max, Error *err)
+const SampleRange sample_ranges[N_SAMPLE_RANGES] = {
+    { "temperature", offsetof(SampleParams, temperature), 0, 2, false },
+    { "top_p", offsetof(SampleParams, top_p), 0, 1, true },
+    { "min_p", offsetof(SampleParams, min_p), 0, 1, false },
+    { "repetition_penalty", offsetof(SampleParams, repetition_penalty), 1e-3, 1e3, false },
+    { "presence_penalty", offsetof(SampleParams, presence_penalty), -2, 2, false },
+    { "frequency_penalty", offsetof(SampleParams, frequency_penalty), -2, 2, false },
+};
+
+static Status check_range(const SampleParams *p, const SampleRange *r, Error *err)
 {
-    if (value >= min && value <= max) return OK;
-    return error_set_param(err, ERR_INPUT, name, "%s must be in [%g, %g], got %g", name, min, max, value);
+    double value = (double)*(const float *)((const char *)p + r->offset);
+    if (value >= r->min && value <= r->max && !(r->is_open && value == r->min)) return OK;
+    return error_set_param(err, ERR_INPUT, r->name, "%s must be in %c%g, %g], got %g", r->name, r->is_open ? '(' : '[', r->min,
+                           r->max, value);
+}
+
+void sample_params_clamp(SampleParams *p)
+{
+    for (int i = 0; i < N_SAMPLE_RANGES; i++) {
+        const SampleRange *r = &sample_ranges[i];
+        float *value = (float *)((char *)p + r->offset), least = r->is_open ? (float)r->min + FLT_MIN : (float)r->min;
+        if (!(*value >= least)) *value = least;
+        if (*value > (float)r->max) *value = (float)r->max;
+    }
+    if (p->top_k < 0) p->top_k = 0;
 }
 
 static Status check_bias(const SampleParams *p, int32_t vocab_size, Error *err)
@@ -33,20 +55,11 @@ static Status check_bias(const SampleParams *p, int32_t vocab_size, Error *err)
 
 Status sample_params_check(const SampleParams *p, int32_t vocab_size, Error *err)
 {
-    Status s = check_range("temperature", p->temperature, 0, 2, err);
-    if (!s && !(p->top_p > 0 && p->top_p <= 1)) {
-        s = error_set_param(err, ERR_INPUT, "top_p", "top_p must be in (0, 1], got %g", p->top_p);
-    }
-    if (!s) s = check_range("min_p", p->min_p, 0, 1, err);
+    Status s = OK;
+    for (int i = 0; i < N_SAMPLE_RANGES && !s; i++) s = check_range(p, &sample_ranges[i], err);
     if (!s && p->top_k < 0) {
         s = error_set_param(err, ERR_INPUT, "top_k", "top_k must be 0 (off) or more, got %d", p->top_k);
     }
-    if (!s && !(p->repetition_penalty > 0 && isfinite(p->repetition_penalty))) {
-        s = error_set_param(err, ERR_INPUT, "repetition_penalty", "repetition_penalty must be above 0, got %g",
-                            p->repetition_penalty);
-    }
-    if (!s) s = check_range("presence_penalty", p->presence_penalty, -2, 2, err);
-    if (!s) s = check_range("frequency_penalty", p->frequency_penalty, -2, 2, err);
     if (!s && (p->n_logprobs < -1 || p->n_logprobs > MAX_TOP_LOGPROBS)) {
         s = error_set_param(err, ERR_INPUT, "top_logprobs", "top_logprobs must be in [0, %d], got %d", MAX_TOP_LOGPROBS,
                             p->n_logprobs);

@@ -50,19 +50,6 @@ static Status refuse_unsupported(const json_t *body, Error *err)
 
 /* ---- numbers ---- */
 
-static const struct {
-    const char *key;
-    size_t      offset; /* of a float in SampleParams */
-    double      min, max;
-} reals[] = {
-    { "temperature", offsetof(SampleParams, temperature), 0, 2 },
-    { "top_p", offsetof(SampleParams, top_p), 0, 1 },
-    { "min_p", offsetof(SampleParams, min_p), 0, 1 },
-    { "repetition_penalty", offsetof(SampleParams, repetition_penalty), 0, INFINITY },
-    { "presence_penalty", offsetof(SampleParams, presence_penalty), -2, 2 },
-    { "frequency_penalty", offsetof(SampleParams, frequency_penalty), -2, 2 },
-};
-
 static Status read_int32(const json_t *body, const char *key, int32_t min, int32_t max, int32_t *value, Error *err)
 {
     int64_t v = *value;
@@ -74,10 +61,11 @@ static Status read_int32(const json_t *body, const char *key, int32_t min, int32
 static Status read_sampling(SampleParams *p, const json_t *body, Error *err)
 {
     Status s = OK;
-    for (int i = 0; i < COUNT(reals) && !s; i++) {
-        float *place = (float *)((char *)p + reals[i].offset);
+    for (int i = 0; i < N_SAMPLE_RANGES && !s; i++) {
+        const SampleRange *r = &sample_ranges[i];
+        float *place = (float *)((char *)p + r->offset);
         double v = *place;
-        s = json_get_double(body, reals[i].key, reals[i].min, reals[i].max, &v, err);
+        s = json_get_double(body, r->name, r->min, r->max, &v, err); /* an open end is refused when it is submitted */
         *place = (float)v;
     }
     if (!s) s = read_int32(body, "top_k", -1, INT32_MAX, &p->top_k, err);

@@ -72,6 +72,22 @@ static void test_default_params(void **state)
     assert_float_equal(p.temperature, 0, 0);
 }
 
+/* Whatever a model's files say, a request that leaves it at that is no bad request. */
+static void test_default_params_are_in_range(void **state)
+{
+    static const struct {
+        float temperature, top_p, min_p, repetition_penalty;
+    } given[] = { { 100, 0, 0, 1 }, { -1, 1.5f, 0, 1 }, { 1, 1, 2, 0 }, { 2.1f, -3, -1, 1e6f } };
+    for (int i = 0; i < COUNT(given); i++) {
+        SampleParams p;
+        Stack s = { .config = { .vocab_size = 10, .has_temperature = true, .temperature = given[i].temperature, .has_top_p = true,
+                                .top_p = given[i].top_p, .has_min_p = true, .min_p = given[i].min_p, .has_repetition_penalty = true,
+                                .repetition_penalty = given[i].repetition_penalty } };
+        stack_default_params(&s, &p);
+        assert_int_equal(sample_params_check(&p, 10, NULL), OK);
+    }
+}
+
 static void test_answers_from_its_thread(void **state)
 {
     Stack s;
@@ -171,6 +187,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_it_finds),
         cmocka_unit_test(test_default_params),
+        cmocka_unit_test(test_default_params_are_in_range),
         cmocka_unit_test(test_answers_from_its_thread),
         cmocka_unit_test(test_failures),
         cmocka_unit_test(test_drafter_stays_with_the_caller),

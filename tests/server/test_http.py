@@ -214,7 +214,8 @@ class TestJson(Shared):
                              ("top_k", 1.5), ("min_p", 2), ("n", 0), ("n", 17), ("n", True), ("seed", "abc"), ("seed", 1.5), ("stop", 5),
                              ("stop", [""]), ("stop", ["x", 1]), ("stop", ["s"] * 17), ("stop", "x" * 257), ("max_tokens", -1),
                              ("max_tokens", 0), ("max_tokens", "9"), ("max_completion_tokens", {}), ("min_tokens", -1), ("stream", "yes"),
-                             ("presence_penalty", 3), ("frequency_penalty", -3), ("repetition_penalty", 0), ("logit_bias", []),
+                             ("presence_penalty", 3), ("frequency_penalty", -3), ("repetition_penalty", 0), ("repetition_penalty", 1e-4),
+                             ("repetition_penalty", 1001), ("logit_bias", []),
                              ("logit_bias", {"x": 1}), ("logit_bias", {"1": "a"}), ("logit_bias", {"1": 101}), ("logit_bias", {"99999": 1}),
                              ("ignore_eos", 1), ("speculation", "no"), ("stop_token_ids", ["a"]), ("stop_token_ids", 3),
                              ("stream_options", {"include_usage": True}), ("skip_special_tokens", 0), ("best_of", 2), ("model", 3)]:

@@ -660,7 +660,8 @@ static void bad_params_are_named(void **state)
         { { .top_p = 1.5f, .repetition_penalty = 1 }, "top_p", "top_p must be in (0, 1], got 1.5" },
         { WITH(.min_p = -1), "min_p", "min_p must be in [0, 1], got -1" },
         { WITH(.top_k = -3), "top_k", "top_k must be 0 (off) or more, got -3" },
-        { { .top_p = 1, .repetition_penalty = 0 }, "repetition_penalty", "repetition_penalty must be above 0, got 0" },
+        { { .top_p = 1, .repetition_penalty = 0 }, "repetition_penalty", "repetition_penalty must be in [0.001, 1000], got 0" },
+        { { .top_p = 1, .repetition_penalty = 1001 }, "repetition_penalty", "repetition_penalty must be in [0.001, 1000], got 1001" },
         { WITH(.presence_penalty = 2.5f), "presence_penalty", "presence_penalty must be in [-2, 2], got 2.5" },
         { WITH(.frequency_penalty = -3), "frequency_penalty", "frequency_penalty must be in [-2, 2], got -3" },
         { { .top_p = 1, .repetition_penalty = 1, .n_logprobs = 21 },
@@ -697,6 +698,30 @@ static void good_params_pass(void **state)
         assert_int_equal(sample_params_check(&good[i], 100, &err), OK);
         assert_int_equal(err.status, OK);
     }
+}
+
+/* Clamping gives what the check lets pass, leaves alone what passed, and moves no further than it must. */
+static void clamped_params_pass(void **state)
+{
+    static const float values[] = { -1e30f, -3, -1, -1e-9f, 0, 1e-9f, 1e-3f, 0.5f, 1, 1.5f, 2, 7, 2000, 1e30f, NAN, INFINITY };
+    for (int i = 0; i < N_SAMPLE_RANGES; i++) {
+        for (int k = 0; k < COUNT(values); k++) {
+            SampleParams p = PLAIN, clamped;
+            float *value = (float *)((char *)&p + sample_ranges[i].offset);
+            *value = values[k];
+            clamped = p;
+            sample_params_clamp(&clamped);
+            float got = *(float *)((char *)&clamped + sample_ranges[i].offset);
+            assert_int_equal(sample_params_check(&clamped, 100, NULL), OK);
+            if (!sample_params_check(&p, 100, NULL)) assert_true(got == values[k]);
+            else if (values[k] > sample_ranges[i].max) assert_true(got == (float)sample_ranges[i].max);
+            else assert_float_equal(got, sample_ranges[i].min, 1e-9);
+        }
+    }
+    SampleParams p = PLAIN;
+    p.top_k = -5;
+    sample_params_clamp(&p);
+    assert_int_equal(p.top_k, 0);
 }
 
 static void memory_only_in_open(void **state)
@@ -769,6 +794,7 @@ int main(void)
         cmocka_unit_test(overflowing_penalty_is_noticed),
         cmocka_unit_test(bad_params_are_named),
         cmocka_unit_test(good_params_pass),
+        cmocka_unit_test(clamped_params_pass),
         cmocka_unit_test(memory_only_in_open),
         cmocka_unit_test(impossible_vocabularies_are_refused),
     };

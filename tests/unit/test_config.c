@@ -316,13 +316,12 @@ static void generation_defaults(void **state)
 static void bad_generation_defaults(void **state)
 {
     static const char *const cases[][2] = {
-        { "{\"temperature\":-1}", "temperature must be in [0, 100], got -1" },
         { "{\"temperature\":\"hot\"}", "temperature must be a number" },
-        { "{\"top_p\":1.5}", "top_p must be in [0, 1], got 1.5" },
+        { "{\"top_p\":1e39}", "top_p must be" },
         { "{\"top_k\":1.5}", "top_k must be an integer" },
         { "{\"top_k\":-2}", "top_k must be" },
-        { "{\"min_p\":2}", "min_p must be" },
-        { "{\"repetition_penalty\":0}", "repetition_penalty must be" },
+        { "{\"min_p\":\"0.1\"}", "min_p must be a number" },
+        { "{\"repetition_penalty\":[]}", "repetition_penalty must be a number" },
         { "{\"do_sample\":1}", "do_sample must be true or false" },
         { "{\"eos_token_id\":151936}", "eos_token_id must be ids in [0, 151935]" },
         { "{\"eos_token_id\":[1,\"x\"]}", "eos_token_id must be ids" },
@@ -769,8 +768,10 @@ static void reading_a_directory(void **state)
     expect_read(t, ERR_INPUT, "run git lfs pull");
     temp_write(t, "config.json", qwen3, strlen(qwen3));
     expect_read(t, OK, "");
+    temp_write(t, "generation_config.json", "{\"top_k\":-7}", 12);
+    expect_read(t, ERR_INPUT, "generation_config.json: top_k must be");
     temp_write(t, "generation_config.json", "{\"top_p\":7}", 11);
-    expect_read(t, ERR_INPUT, "generation_config.json: top_p must be in [0, 1], got 7");
+    expect_read(t, OK, ""); /* the sampler's business */
     temp_write(t, "generation_config.json", "{}", 2);
     expect_read(t, OK, "");
     temp_write(t, "hf_quant_config.json", "{}", 2);
