@@ -1,14 +1,14 @@
 /* A pool of threads for jobs of a few microseconds.
  *
- * A job is cut into one share a worker. Each worker has a mailbox on cache lines of its own; the caller writes
- * the job once and posts a new number to the mailbox of every worker that takes part. Whoever moves the mailbox
- * from `posted` to `claimed` does the share and answers by writing the number to `done`.
+ * A job is cut into one share a worker. Each worker has a mailbox on a cache line of its own; the caller writes
+ * the job and a new number there, so one line travels. Whoever moves the mailbox from `posted` to `claimed` does
+ * the share and answers by writing the number to `done`.
  *
  *     worker:  spin on mailbox ──50 us nothing──> sleep on its condition ──posted──> claim, work ──> spin ...
  *     caller:  post, do share 0, claim what nobody has begun, wait for the rest
  *
  * So a worker that another process keeps off its processor costs the job its help, not its progress, and the
- * caller never waits for a thread to wake. fn and arg are read after a claim only, hence never late.
+ * caller never waits for a thread to wake. The job is read after a claim only, hence never late.
  *
  * A post must not slip between "nothing there" and "asleep": the worker says `is_asleep` before it looks
  * for the last time, the caller looks at `is_asleep` after it posted, both sequentially consistent, so at
@@ -30,10 +30,14 @@ enum { CACHE_LINE = 64, MAX_WORKERS = 512, SPIN_US = 50, SPINS_PER_LOOK = 64, SP
 typedef struct Worker {
     alignas(2 * CACHE_LINE) atomic_uint mailbox; /* even: the job of this number is posted; odd: claimed */
     atomic_bool     is_asleep;
+    int             n_active; /* the job: written before it is posted, read after a claim */
+    ParallelFn      fn;
+    void           *arg;
     alignas(2 * CACHE_LINE) atomic_uint done; /* number of the newest job whose share is finished */
-    Workers        *pool;
+    alignas(2 * CACHE_LINE) Workers *pool;
     int             idx;
     bool            is_started;
+    unsigned        job; /* the newest; the caller's */
     pthread_t       thread;
     pthread_mutex_t mutex;
     pthread_cond_t  wake;
@@ -41,12 +45,9 @@ typedef struct Worker {
 
 struct Workers {
     int        n_workers, n_cpus;
-    int       *cpus; /* [n_cpus] to pin to; NULL: no pinning */
-    ParallelFn fn;   /* the job: written before it is posted, read after */
-    void      *arg;
-    int        n_active;
+    int       *cpus;  /* [n_cpus] to pin to; NULL: no pinning */
     atomic_bool is_stopping;
-    void      *block; /* what `worker` was cut from */
+    void      *block;  /* what `worker` was cut from */
     Worker    *worker; /* [n_workers]; 0 is the caller and has no thread */
 };
 
@@ -111,8 +112,7 @@ static void pin_here(const Workers *w, int idx)
 
 static void do_share(Worker *share, unsigned job)
 {
-    const Workers *w = share->pool;
-    w->fn(w->arg, share->idx, w->n_active);
+    share->fn(share->arg, share->idx, share->n_active);
     atomic_store_explicit(&share->done, job, memory_order_release);
 }
 
@@ -132,25 +132,32 @@ static void *worker_main(void *arg)
 
 /* ---- the caller's side ---- */
 
-static void post(Worker *to)
+static void post(Worker *to, int n, ParallelFn fn, void *arg)
 {
-    atomic_fetch_add(&to->mailbox, 1); /* from the claimed job to the next posted one */
+    to->n_active = n;
+    to->fn = fn;
+    to->arg = arg;
+    to->job = atomic_fetch_add(&to->mailbox, 1) + 1; /* from the claimed job to the next posted one */
     if (!atomic_load(&to->is_asleep)) return;
     pthread_mutex_lock(&to->mutex);
     pthread_cond_signal(&to->wake);
     pthread_mutex_unlock(&to->mutex);
 }
 
+static bool is_done(const Worker *share)
+{
+    return atomic_load_explicit(&share->done, memory_order_acquire) == share->job;
+}
+
 /* With more workers than processors spinning would keep the very thread from running that we wait for. */
 static void finish_share(Worker *share)
 {
-    unsigned mail = atomic_load_explicit(&share->mailbox, memory_order_relaxed);
-    if (claim(share, mail)) {
-        do_share(share, mail);
+    if (is_done(share)) return;
+    if (claim(share, atomic_load_explicit(&share->mailbox, memory_order_relaxed))) {
+        do_share(share, share->job);
         return;
     }
-    unsigned job = atomic_load_explicit(&share->mailbox, memory_order_relaxed) - 1;
-    for (int spins = 0; atomic_load_explicit(&share->done, memory_order_acquire) != job; spins++) {
+    for (int spins = 0; !is_done(share); spins++) {
         if (spins < SPINS_BEFORE_YIELD) relax();
         else sched_yield();
     }
@@ -168,10 +175,7 @@ static void pin_caller(const Workers *w)
 void workers_run(Workers *w, int n, ParallelFn fn, void *arg)
 {
     pin_caller(w);
-    w->fn = fn;
-    w->arg = arg;
-    w->n_active = n;
-    for (int i = 1; i < n; i++) post(&w->worker[i]);
+    for (int i = 1; i < n; i++) post(&w->worker[i], n, fn, arg);
     fn(arg, 0, n);
     for (int i = 1; i < n; i++) finish_share(&w->worker[i]);
 }
@@ -244,7 +248,7 @@ void workers_close(Workers *w)
         Worker *it = &w->worker[i];
         if (!it->pool) break;
         if (it->is_started) {
-            post(it);
+            post(it, 0, NULL, NULL);
             pthread_join(it->thread, NULL);
         }
         pthread_cond_destroy(&it->wake);
