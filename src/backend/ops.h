@@ -79,6 +79,10 @@ typedef struct Ops {
     /* out = x W^T by the weight's contract, for each job. x act [n_rows, n_in]. Any number of rows, also 0. */
     void (*linear)(Stream *, Tensor x, const LinearJob *jobs, int n_jobs);
 
+    /* out = silu(x G^T) * (x U^T): linear and silu_mul in one, without the values in between going through memory. gate
+     * and up have one shape and contract. out act [n_rows, n_out]. NULL: not in this table, callers take the two. */
+    void (*linear_silu_mul)(Stream *, Tensor out, Tensor x, const struct Weight *gate, const struct Weight *up);
+
     /* x += y, both f32 [n, d]. y may be one row for all (its row stride is 0): a bias. */
     void (*add)(Stream *, Tensor x, Tensor y);
 

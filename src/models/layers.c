@@ -237,8 +237,12 @@ void decoder_mlp(Decoder *d, Stream *st, const MlpWeights *w)
     const Ops *op = d->model.ops;
     Scratch *s = &d->scratch;
     op->rms_norm(st, s->normed, s->hidden, w->norm, d->config.rms_norm_eps);
-    op->linear(st, s->normed, (LinearJob[]){ { s->gate, &w->gate_proj }, { s->up, &w->up_proj } }, 2);
-    op->silu_mul(st, s->product, s->gate, s->up);
+    if (op->linear_silu_mul) {
+        op->linear_silu_mul(st, s->product, s->normed, &w->gate_proj, &w->up_proj);
+    } else {
+        op->linear(st, s->normed, (LinearJob[]){ { s->gate, &w->gate_proj }, { s->up, &w->up_proj } }, 2);
+        op->silu_mul(st, s->product, s->gate, s->up);
+    }
     op->linear(st, s->product, &(LinearJob){ s->delta, &w->down_proj }, 1);
     op->add(st, s->hidden, s->delta);
 }

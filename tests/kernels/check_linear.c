@@ -93,7 +93,7 @@ static void check_neighbours(Check *c, MathMode mode)
     check_done(c);
 }
 
-/* Several matrices over one input: the same as one by one, wherever workers cut the line of panels. */
+/* Several matrices over one input: the same as one by one, wherever workers cut their panels. */
 static void check_jobs(Check *c)
 {
     static const int64_t n_out[] = { 48, 1, 300, 17 };
@@ -114,6 +114,67 @@ static void check_jobs(Check *c)
         for (int j = 0; j < N_JOBS; j++) check_bits(c, got[j].out, want[j].out);
     }
     check_done(c);
+}
+
+/* Outputs so many that they go past the caches. */
+static void check_many_outputs(Check *c)
+{
+    enum { N_ROWS = 130, N_OUT = 16400, N_IN = 6 };
+    check_label(c, "linear, %d x %d outputs", N_ROWS, N_OUT);
+    Tensor x = check_random(c, FILL_NASTY, DT_BF16, N_ROWS, N_IN);
+    Weight w = check_weight(c, FILL_NASTY, N_OUT, N_IN, contract_for(MATH_BF16, N_IN, 0));
+    Tensor want = check_output(c, DT_F32, N_ROWS, N_OUT), got = check_output(c, DT_F32, N_ROWS, N_OUT);
+    LinearJob job = { want, &w };
+    c->reference->linear(c->reference_stream, x, &job, 1);
+    job.out = got;
+    while (check_next_variant(c)) {
+        check_clear(got);
+        c->ops->linear(c->stream, x, &job, 1);
+        check_bits(c, got, want);
+    }
+    check_done(c);
+}
+
+/* linear_silu_mul has the bits of linear and silu_mul one after the other, in the contract and in every variant. */
+static void check_gated(Check *c, MathMode mode, Shape shape, int64_t n_rows, Fill fill)
+{
+    Contract contract = contract_for(mode, shape.n_in, shape.row_parallel);
+    check_label(c, "linear_silu_mul %s M=%lld K=%lld N=%lld fill=%d", mode == MATH_BF16 ? "bf16" : "f32",
+                (long long)n_rows, (long long)shape.n_in, (long long)shape.n_out, fill);
+    Fill weight_fill = fill == FILL_BROKEN ? FILL_NASTY : fill;
+    Weight gate = check_weight(c, weight_fill, shape.n_out, shape.n_in, contract);
+    Weight up = check_weight(c, weight_fill, shape.n_out, shape.n_in, contract);
+    Tensor x = strided(c, contract.in, n_rows, shape.n_in);
+    check_fill(c, x, fill);
+    LinearJob jobs[] = { { check_output(c, DT_F32, n_rows, shape.n_out), &gate },
+                         { check_output(c, DT_F32, n_rows, shape.n_out), &up } };
+    Tensor want = strided(c, contract.in, n_rows, shape.n_out), got = strided(c, contract.in, n_rows, shape.n_out);
+    check_clear(whole_of(want));
+    c->reference->linear(c->reference_stream, x, jobs, 2);
+    c->reference->silu_mul(c->reference_stream, want, jobs[0].out, jobs[1].out);
+    check_clear(whole_of(got));
+    c->reference->linear_silu_mul(c->reference_stream, got, x, &gate, &up);
+    check_bits(c, whole_of(got), whole_of(want));
+    while (check_next_variant(c)) {
+        check_clear(whole_of(got));
+        c->ops->linear_silu_mul(c->stream, got, x, &gate, &up);
+        check_bits(c, whole_of(got), whole_of(want));
+    }
+    check_done(c);
+}
+
+static void check_gated_shapes(Check *c)
+{
+    static const Shape shapes[] = { { 1, 1, 0 }, { 15, 31, 0 }, { 80, 97, 0 }, { 33, 1024, 1 }, { 70, 1030, 0 } };
+    static const int rows[] = { 0, 1, 2, 5, 8, 9, 16, 17, 64, 65, 130 };
+    for (int s = 0; s < COUNT(shapes); s++) {
+        for (int r = 0; r < COUNT(rows); r++) {
+            for (Fill fill = FILL_NORMAL; fill <= FILL_BROKEN; fill++) {
+                check_gated(c, MATH_BF16, shapes[s], rows[r], fill);
+                check_gated(c, MATH_F32, shapes[s], rows[r], fill);
+            }
+        }
+    }
 }
 
 /* The table itself against double: a sum of n_in float32 fma steps is off by at most n_in roundings of the
@@ -215,6 +276,8 @@ int main(int argc, char **argv)
     check_neighbours(&c, MATH_BF16);
     check_neighbours(&c, MATH_F32);
     check_jobs(&c);
+    check_many_outputs(&c);
+    check_gated_shapes(&c);
     check_oracle(&c, MATH_BF16, (Shape){ 40, 1024, 1 });
     check_oracle(&c, MATH_BF16, (Shape){ 40, 333, 0 });
     check_oracle(&c, MATH_F32, (Shape){ 40, 1024, 1 });

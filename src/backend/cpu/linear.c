@@ -1,8 +1,8 @@
 /* linear: y = x W^T, the scalar contract (contract.h).
  *
  * Lane n of a panel is output n, so there are no sums across lanes: each output has one accumulator per
- * part of K and takes its inputs in ascending order. The panels of all jobs of a call are one line of
- * work, cut evenly: each worker takes a contiguous piece of it, for all rows.
+ * part of K and takes its inputs in ascending order. The panels of each job are cut evenly: a worker takes a
+ * contiguous piece of every one, for all rows.
  *
  * Parts are added as a binary tree while they appear, like carries of a binary counter: before part p is
  * put on the stack it absorbs as many finished subtrees as p has trailing ones. */
@@ -74,6 +74,8 @@ static void scalar_spans(const LinearSpan *spans, int n_spans, Tensor x, void *s
 
 /* ---- spreading over workers ---- */
 
+enum { WORTH_A_WORKER = 1 << 15 }; /* multiplications of its share: about a microsecond with one row */
+
 typedef struct Spread {
     Stream          *stream;
     Tensor           x;
@@ -82,42 +84,103 @@ typedef struct Spread {
     LinearSpansFn    fn;
 } Spread;
 
-/* Items first .. end of the line in which the panels of all jobs follow each other. */
-static void run_share(void *arg, int64_t first, int64_t end, int worker)
+/* Panel at which worker w's share of a job begins. Odd jobs round up: with several small matrices the extra panel
+ * does not always hit the same worker. */
+static int64_t share_at(int64_t n_panels, int job, int worker, int n_workers)
+{
+    return (n_panels * worker + (job % 2 ? n_workers - 1 : 0)) / n_workers;
+}
+
+/* A share has its part of the columns of every job, because ops that follow are cut the same way: a worker finds what
+ * it wrote itself in its own cache. */
+static void run_share(void *arg, int worker, int n_workers)
 {
     const Spread *s = arg;
     LinearSpan spans[LINEAR_MAX_JOBS];
     int n_spans = 0;
-    int64_t start = 0; /* of the job's panels in the line */
     for (int j = 0; j < s->n_jobs; j++) {
         int64_t n = weight_panels(s->jobs[j].weight);
-        int64_t from = first > start ? first - start : 0, to = end - start < n ? end - start : n;
-        if (from < to) spans[n_spans++] = (LinearSpan){ &s->jobs[j], from, to };
-        start += n;
+        int64_t first = share_at(n, j, worker, n_workers), end = share_at(n, j, worker + 1, n_workers);
+        if (first < end) spans[n_spans++] = (LinearSpan){ &s->jobs[j], first, end };
     }
-    s->fn(spans, n_spans, s->x, worker_scratch(s->stream, worker));
+    if (n_spans) s->fn(spans, n_spans, s->x, worker_scratch(s->stream, worker));
 }
 
 void linear_spread(Stream *st, Tensor x, const LinearJob *jobs, int n_jobs, LinearSpansFn fn)
 {
-    enum { WORTH_A_WORKER = 1 << 15 }; /* multiplications of its share: about a microsecond with one row */
     CHECK(n_jobs <= LINEAR_MAX_JOBS);
     if (x.shape[0] <= 0 || n_jobs <= 0) return;
     count_rows(st->counts.linear, x.shape[0]);
 
     Spread s = { st, x, jobs, n_jobs, fn };
-    int64_t n_panels = 0, panel_work = x.shape[1] * WEIGHT_PANEL * x.shape[0];
+    int64_t n_panels = 0;
     for (int j = 0; j < n_jobs; j++) n_panels += weight_panels(jobs[j].weight);
-    stream_for(st, n_panels, WORTH_A_WORKER / (panel_work + 1), run_share, &s);
+    int64_t shares = n_panels * WEIGHT_PANEL * x.shape[1] * x.shape[0] / WORTH_A_WORKER;
+    if (shares > n_panels) shares = n_panels;
+    stream_parallel_n(st, (int)(shares < 1 ? 1 : shares < st->n_in_use ? shares : st->n_in_use), run_share, &s);
     FAULT_POINT("linear", jobs[0].out, x.shape[0]);
 }
+
+/* ---- two linears and what becomes of them ---- */
+
+typedef struct GatedSpread {
+    Stream         *stream;
+    const GatedJob *job;
+    GatedFn         fn;
+} GatedSpread;
+
+static void run_gated(void *arg, int64_t first, int64_t end, int worker)
+{
+    const GatedSpread *s = arg;
+    s->fn(s->job, first, end, worker_scratch(s->stream, worker));
+}
+
+void linear_spread_gated(Stream *st, const GatedJob *job, GatedFn fn)
+{
+    const Weight *w = job->gate;
+    CHECK(w->n_out == job->up->n_out && w->n_in == job->up->n_in && w->contract.mode == job->up->contract.mode &&
+          w->contract.k_parts == job->up->contract.k_parts);
+    if (job->x.shape[0] <= 0) return;
+    count_rows(st->counts.linear, job->x.shape[0]);
+    GatedSpread s = { st, job, fn };
+    int64_t panel_work = 2 * WEIGHT_PANEL * w->n_in * job->x.shape[0];
+    stream_for(st, weight_panels(w), WORTH_A_WORKER / (panel_work + 1), run_gated, &s);
+    FAULT_POINT("linear", job->out, job->x.shape[0]);
+}
+
+static void scalar_gated(const GatedJob *job, int64_t first, int64_t end, void *scratch)
+{
+    int64_t panel_words = weight_words(job->gate) * WEIGHT_PANEL;
+    for (int64_t p = first; p < end; p++) {
+        int64_t col = p * WEIGHT_PANEL, left = job->gate->n_out - col;
+        int64_t n_cols = left < WEIGHT_PANEL ? left : WEIGHT_PANEL;
+        for (int64_t row = 0; row < job->x.shape[0]; row++) {
+            float gate[WEIGHT_PANEL], up[WEIGHT_PANEL];
+            panel_row(gate, job->gate, job->x, row, (const uint32_t *)job->gate->data + p * panel_words);
+            panel_row(up, job->up, job->x, row, (const uint32_t *)job->up->data + p * panel_words);
+            for (int64_t n = 0; n < n_cols; n++) {
+                float y = f_silu(gate[n]) * up[n];
+                if (job->out.dtype == DT_F32) tensor_f32(job->out, row)[col + n] = y;
+                else tensor_bf16(job->out, row)[col + n] = f32_to_bf16(y);
+            }
+        }
+    }
+}
+
+/* ---- the table ---- */
 
 static void linear_scalar(Stream *st, Tensor x, const LinearJob *jobs, int n_jobs)
 {
     linear_spread(st, x, jobs, n_jobs, scalar_spans);
 }
 
+static void linear_silu_mul_scalar(Stream *st, Tensor out, Tensor x, const Weight *gate, const Weight *up)
+{
+    linear_spread_gated(st, &(GatedJob){ out, x, gate, up }, scalar_gated);
+}
+
 void cpu_scalar_add_linear(Ops *ops)
 {
     ops->linear = linear_scalar;
+    ops->linear_silu_mul = linear_silu_mul_scalar;
 }

@@ -14,8 +14,16 @@ typedef struct LinearSpan {
 /* Computes the outputs of some spans for all rows of x. scratch: worker_scratch(). */
 typedef void (*LinearSpansFn)(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
 
-/* linear as one function per worker: counts rows, cuts the panels of all jobs into even, contiguous shares. */
+/* linear as one function per worker: counts rows, cuts the panels of every job into even, contiguous shares. */
 void linear_spread(Stream *st, Tensor x, const LinearJob *jobs, int n_jobs, LinearSpansFn fn);
+
+/* linear_silu_mul: panels [first, end) of gate and up, their products to the same columns of out. */
+typedef struct GatedJob {
+    Tensor               out, x;
+    const struct Weight *gate, *up;
+} GatedJob;
+typedef void (*GatedFn)(const GatedJob *job, int64_t first, int64_t end, void *scratch);
+void linear_spread_gated(Stream *st, const GatedJob *job, GatedFn fn);
 
 /* 32-bit words of one output row: pairs of bf16 inputs, or float32 inputs. */
 static inline int64_t weight_words(const struct Weight *w)
