@@ -38,7 +38,7 @@ static void scale_rows(void *arg, int64_t first, int64_t end, int worker)
 static void scale_cap(Stream *st, Tensor x, float factor, float cap)
 {
     ScaleJob job = { x, factor, cap };
-    stream_for(st, x.shape[0], vectors_per_worker(vectors_of(x)), scale_rows, &job);
+    stream_for(st, x.shape[0], rows_per_share(x), scale_rows, &job);
 }
 
 /* ---- block_conv ---- */
@@ -86,7 +86,7 @@ static void block_conv(Stream *st, Tensor out, Tensor x, const float *base, Tens
 {
     int64_t n_groups = dynamic.shape[1] / kernel;
     ConvJob job = { out, x, dynamic, base, kernel, block_rows, (int32_t)(x.shape[1] / n_groups) };
-    stream_for(st, x.shape[0], vectors_per_worker(vectors_of(x)), conv_rows, &job);
+    stream_for(st, x.shape[0], rows_per_share(x), conv_rows, &job);
     FAULT_POINT("block_conv", out, out.shape[0]);
 }
 

@@ -2,20 +2,30 @@
  *
  * Angle = position * inv_freq rounded to float32, then sine and cosine of that number; the pair (i, i + dim / 2)
  * turns by one multiplication and one fma each. All heads of a row share its sines and cosines. */
-#include "backend/cpu/cpu_impl.h"
-#include "base/fmath.h"
+#include "backend/cpu/rope.h"
+
 #include "backend/cpu/vectors.h"
+#include "base/fmath.h"
 
-typedef struct RopeJob {
-    Tensor            x;
-    const int32_t    *rope;
-    int32_t           n_rows;
-    const RopeParams *params;
-} RopeJob;
+static void rope_rows(void *arg, int64_t first, int64_t end, int worker)
+{
+    const RopeJob *job = arg;
+    float c[ROPE_MAX_PAIRS], s[ROPE_MAX_PAIRS];
+    for (int64_t r = first; r < end; r++) {
+        job->row_turns(job, r, c, s);
+        for (int64_t h = 0; h < job->x.shape[1]; h++)
+            job->turn_head(tensor_f32(job->x, r) + h * job->x.stride[1], c, s, job->params->dim / 2);
+    }
+}
 
-enum { ROPE_MAX_PAIRS = 512 };
+void rope_run(Stream *st, RopeJob job)
+{
+    CHECK(job.params->dim / 2 <= ROPE_MAX_PAIRS);
+    stream_for(st, job.x.shape[0], rows_per_share(job.x), rope_rows, &job);
+}
 
-/* rope is [3][n_rows]. */
+/* ---- the contract's arithmetic ---- */
+
 static void row_turns(const RopeJob *job, int64_t row, float *c, float *s)
 {
     const RopeParams *p = job->params;
@@ -28,30 +38,18 @@ static void row_turns(const RopeJob *job, int64_t row, float *c, float *s)
     }
 }
 
-static void rope_rows(void *arg, int64_t first, int64_t end, int worker)
+static void turn_head(float *x, const float *c, const float *s, int32_t half)
 {
-    const RopeJob *job = arg;
-    int32_t half = job->params->dim / 2;
-    float c[ROPE_MAX_PAIRS], s[ROPE_MAX_PAIRS];
-    for (int64_t r = first; r < end; r++) {
-        row_turns(job, r, c, s);
-        for (int64_t h = 0; h < job->x.shape[1]; h++) {
-            float *x = tensor_f32(job->x, r) + h * job->x.stride[1];
-            for (int32_t i = 0; i < half; i++) {
-                float a = x[i], b = x[i + half];
-                x[i] = fmaf(a, c[i], -(b * s[i]));
-                x[i + half] = fmaf(b, c[i], a * s[i]);
-            }
-        }
+    for (int32_t i = 0; i < half; i++) {
+        float a = x[i], b = x[i + half];
+        x[i] = fmaf(a, c[i], -(b * s[i]));
+        x[i + half] = fmaf(b, c[i], a * s[i]);
     }
 }
 
 static void rope(Stream *st, Tensor x, const int32_t *positions, int32_t n_rows, const RopeParams *params)
 {
-    CHECK(params->dim / 2 <= ROPE_MAX_PAIRS);
-    RopeJob job = { x, positions, n_rows, params };
-    int64_t per_row = x.shape[1] * params->dim + 16 * params->dim;
-    stream_for(st, x.shape[0], 16384 / (per_row + 1) + 1, rope_rows, &job);
+    rope_run(st, (RopeJob){ x, positions, n_rows, params, row_turns, turn_head });
 }
 
 void cpu_scalar_add_rope(Ops *ops)

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Rows below this many bytes are not worth waking a worker for. */
-enum { BYTES_PER_WORKER = 64 << 10 };
+enum { BYTES_PER_WORKER = 128 << 10 };
 
 static int64_t rows_per_worker(int64_t row_bytes)
 {
@@ -60,11 +60,8 @@ static void round_some(void *arg, int64_t first, int64_t end, int worker)
     int64_t d = job->x.shape[1];
     for (int64_t r = first; r < end; r++) {
         const float *x = tensor_f32(job->x, r);
-        if (job->out.dtype == DT_F32) {
-            memcpy(tensor_f32(job->out, r), x, (size_t)d * sizeof *x);
-            continue;
-        }
-        job->round(tensor_bf16(job->out, r), x, d);
+        if (job->out.dtype == DT_F32) memcpy(tensor_f32(job->out, r), x, (size_t)d * sizeof *x);
+        else job->round(tensor_bf16(job->out, r), x, d);
     }
 }
 
@@ -107,11 +104,21 @@ static void write_entry(const KvJob *job, void *entry, const float *x)
     else job->round(entry, x, n);
 }
 
+/* Heads of some rows later: only pieces of rows are read, too short for the machine's own prefetcher. */
+static void ask_for_heads(Tensor x, int64_t row, int64_t first, int64_t end)
+{
+    if (row >= x.shape[0]) return;
+    const float *at = tensor_f32(x, row) + first * x.stride[1], *stop = tensor_f32(x, row) + end * x.stride[1];
+    for (; at < stop; at += 16) __builtin_prefetch(at);
+}
+
 static void store_heads(void *arg, int64_t first, int64_t end, int worker)
 {
     const KvJob *job = arg;
     const KvView *view = &job->view;
     for (int64_t r = 0; r < job->k.shape[0]; r++) {
+        ask_for_heads(job->k, r + 2, first, end);
+        ask_for_heads(job->v, r + 2, first, end);
         for (int64_t h = first; h < end; h++) {
             const float *k = tensor_f32(job->k, r) + h * job->k.stride[1];
             const float *v = tensor_f32(job->v, r) + h * job->v.stride[1];

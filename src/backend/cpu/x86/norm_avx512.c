@@ -1,15 +1,8 @@
 /* RMSNorm, plain and gated, in 16 lanes. A row of a decode step is a few hundred cycles, so what counts is that
  * the sum and the scaled copy run without tails in the middle; memory bounds nothing here. */
-#include "backend/cpu/cpu_impl.h"
-#include "backend/cpu/vectors.h"
+#include "backend/cpu/norm.h"
 #include "backend/cpu/x86/fmath_avx512.h"
 #include "backend/cpu/x86/lanes_avx512.h"
-
-typedef struct NormJob {
-    Tensor       out, x, z; /* z.data NULL: not gated */
-    const float *weight;
-    float        eps;
-} NormJob;
 
 ALWAYS_INLINE void scale_vector(void *out, DType dtype, const float *x, const float *weight, const float *z, int64_t d,
                                 float factor, bool is_gated)
@@ -23,33 +16,22 @@ ALWAYS_INLINE void scale_vector(void *out, DType dtype, const float *x, const fl
     }
 }
 
-static void norm_vectors(void *arg, int64_t first, int64_t end, int worker)
+static void norm_vector(const NormJob *job, void *out, const float *x, const float *z)
 {
-    const NormJob *job = arg;
-    int64_t d = vectors_of(job->x).d;
-    for (int64_t r = first; r < end; r++) {
-        const float *x = vector_at(job->x, r);
-        void *out = vector_at(job->out, r);
-        float factor = 1.0f / sqrtf(v_lanes_dot(x, x, d) / (float)d + job->eps);
-        if (job->z.data) scale_vector(out, job->out.dtype, x, job->weight, vector_at(job->z, r), d, factor, true);
-        else scale_vector(out, job->out.dtype, x, job->weight, NULL, d, factor, false);
-    }
+    float factor = 1.0f / sqrtf(v_lanes_dot(x, x, job->d) / (float)job->d + job->eps);
+    if (z) scale_vector(out, job->out.dtype, x, job->weight, z, job->d, factor, true);
+    else if (job->out.dtype == DT_F32) scale_vector(out, DT_F32, x, job->weight, NULL, job->d, factor, false);
+    else scale_vector(out, DT_BF16, x, job->weight, NULL, job->d, factor, false);
 }
 
 static void rms_norm(Stream *st, Tensor out, Tensor x, const float *weight, float eps)
 {
-    NormJob job = { .out = out, .x = x, .weight = weight, .eps = eps };
-    Vectors v = vectors_of(x);
-    stream_for(st, v.n, vectors_per_worker(v), norm_vectors, &job);
-    FAULT_POINT("norm", out, out.shape[0]);
+    norm_run(st, (NormJob){ .out = out, .x = x, .weight = weight, .eps = eps, .fn = norm_vector });
 }
 
 static void rms_norm_gated(Stream *st, Tensor out, Tensor x, Tensor z, const float *weight, float eps)
 {
-    NormJob job = { .out = out, .x = x, .z = z, .weight = weight, .eps = eps };
-    Vectors v = vectors_of(x);
-    stream_for(st, v.n, vectors_per_worker(v), norm_vectors, &job);
-    FAULT_POINT("norm", out, out.shape[0]);
+    norm_run(st, (NormJob){ .out = out, .x = x, .z = z, .weight = weight, .eps = eps, .fn = norm_vector });
 }
 
 void cpu_avx512_add_norm(Ops *ops)

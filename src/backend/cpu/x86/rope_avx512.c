@@ -1,17 +1,8 @@
 /* Rotary embedding in 16 lanes. Sines and cosines (in double, some 40 instructions for 8) are computed once a
  * row and serve all its heads. */
-#include "backend/cpu/cpu_impl.h"
+#include "backend/cpu/rope.h"
 #include "backend/cpu/x86/fmath_avx512.h"
 #include "backend/cpu/x86/lanes_avx512.h"
-
-typedef struct RopeJob {
-    Tensor            x;
-    const int32_t    *rope;
-    int32_t           n_rows;
-    const RopeParams *params;
-} RopeJob;
-
-enum { ROPE_MAX_PAIRS = 512 };
 
 static void row_turns(const RopeJob *job, int64_t row, float *c, float *s)
 {
@@ -44,24 +35,9 @@ static void turn_head(float *x, const float *c, const float *s, int32_t half)
     }
 }
 
-static void rope_rows(void *arg, int64_t first, int64_t end, int worker)
-{
-    const RopeJob *job = arg;
-    int32_t half = job->params->dim / 2;
-    float c[ROPE_MAX_PAIRS], s[ROPE_MAX_PAIRS];
-    for (int64_t r = first; r < end; r++) {
-        row_turns(job, r, c, s);
-        for (int64_t h = 0; h < job->x.shape[1]; h++)
-            turn_head(tensor_f32(job->x, r) + h * job->x.stride[1], c, s, half);
-    }
-}
-
 static void rope(Stream *st, Tensor x, const int32_t *positions, int32_t n_rows, const RopeParams *params)
 {
-    CHECK(params->dim / 2 <= ROPE_MAX_PAIRS);
-    RopeJob job = { x, positions, n_rows, params };
-    int64_t per_row = x.shape[1] * params->dim + 16 * params->dim;
-    stream_for(st, x.shape[0], 32768 / (per_row + 1) + 1, rope_rows, &job);
+    rope_run(st, (RopeJob){ x, positions, n_rows, params, row_turns, turn_head });
 }
 
 void cpu_avx512_add_rope(Ops *ops)
