@@ -12,6 +12,9 @@
  * largest m is known. A work item is a group. When there are fewer groups than the workers need (one row and a
  * long context), an item is some splits of a group and the partials meet in a second round.
  *
+ * Items lie head by head, and each worker begins with its even part of them: those heads whose queries, keys and values
+ * it wrote itself. Who is done early takes items that others have not begun.
+ *
  * A key or value outside a query's own positions is never added, not even with weight zero: it may be NaN. */
 #include "backend/cpu/attention.h"
 #include "backend/cpu/kv.h"
@@ -32,11 +35,19 @@ enum {
     MIN_WORK_PER_WORKER = 1 << 17, /* multiplications that are worth waking a worker */
 };
 
-/* A worker's scratch: a tile of keys or values, the scores of one split, then room for partials. */
+/* Items that a worker begins with; others may take some of them. */
+typedef struct Share {
+    atomic_llong next;
+    int64_t      end;
+} Share;
+
+/* A worker's scratch: its share, a tile of keys or values, the scores of one split, then room for partials. */
 enum {
+    SHARE_FLOATS = 32,
     TILE_FLOATS = TILE_KEYS * ATTN_MAX_HEAD_DIM,
     SCORE_FLOATS = GROUP_QUERIES * X_STRIDE,
-    PARTIAL_FLOATS = WORKER_SCRATCH_BYTES / 4 - TILE_FLOATS - SCORE_FLOATS,
+    FIRST_PARTIAL = SHARE_FLOATS + TILE_FLOATS + SCORE_FLOATS,
+    PARTIAL_FLOATS = WORKER_SCRATCH_BYTES / 4 - FIRST_PARTIAL,
 };
 
 typedef struct Plan {
@@ -47,34 +58,27 @@ typedef struct Plan {
     int32_t ahead;         /* rows to prefetch: a lone row reads the cache at the speed of memory, and since blocks
                             * lie scattered, the machine's own prefetcher starts anew every few KB */
     int32_t n_chunks;      /* items that a group's splits are cut into */
-    int64_t n_items;
-    int64_t partial_floats, partials_per_worker;
-    atomic_llong next_item;
+    int64_t n_groups, n_queries; /* of one KV head */
+    int64_t partial_floats, queries_per_worker; /* whose partials fit into a worker's scratch */
 } Plan;
 
 /* Queries [first, first + n) of a sequence (row-major over its rows and the heads of one KV head). */
 typedef struct Group {
     const BatchSeq *seq;
     int32_t kv_head, first, n;
-    int64_t first_partial; /* of query `first`, split 0 */
     float  *tile, *x;
     const float *q[GROUP_QUERIES];
     float       *out[GROUP_QUERIES];
+    float       *partial[GROUP_QUERIES]; /* of split 0, the others behind it */
     int32_t      first_key[GROUP_QUERIES], n_keys[GROUP_QUERIES]; /* a query sees positions [first_key, n_keys) */
     int32_t      first_seen; /* by any of them */
     const void  *key[2 * ATTN_SPLIT + MAX_AHEAD]; /* of the split's shared positions; the values behind them */
     const void **value;
 } Group;
 
-static float *partial_at(const Plan *plan, int64_t i)
-{
-    float *scratch = worker_scratch(plan->job.st, (int)(i / plan->partials_per_worker));
-    return scratch + TILE_FLOATS + SCORE_FLOATS + i % plan->partials_per_worker * plan->partial_floats;
-}
-
 static float *partial_of(const Plan *plan, const Group *g, int32_t query, int32_t split)
 {
-    return partial_at(plan, g->first_partial + (int64_t)query * plan->n_splits + split);
+    return g->partial[query] + split * plan->partial_floats;
 }
 
 static int32_t row_of(const Plan *plan, const Group *g, int32_t query)
@@ -112,6 +116,12 @@ static void list_shared(const Plan *plan, Group *g, int32_t first, int32_t n)
     for (; j % TILE_KEYS; j++) g->key[j] = g->key[n - 1];
     g->value = g->key + j;
     for (int32_t i = 0; i < n + MAX_AHEAD; i++) g->value[i] = (const char *)g->key[i < n ? i : n - 1] + to_value;
+    for (int32_t i = 0; i < n && i < plan->ahead; i++) { /* later ones are asked for on the way */
+        for (int64_t at = 0; at < row_bytes; at += 64) {
+            __builtin_prefetch((const char *)g->key[i] + at);
+            __builtin_prefetch((const char *)g->value[i] + at);
+        }
+    }
 }
 
 /* The keys of depths [first, first + n) of a row's path; the last one again up to `room`. */
@@ -143,17 +153,24 @@ static void score_list(const Plan *plan, const Group *g, int32_t first_query, in
     }
 }
 
-static void score_tile(const Plan *plan, const Group *g, int32_t first_query, int32_t at, const void *const *key)
+/* n_vectors times 16 keys. */
+static void score_tile(const Plan *plan, const Group *g, int32_t first_query, int32_t at, const void *const *key,
+                       int n_vectors)
 {
     const AttentionJob *job = &plan->job;
     bool is_bf16 = job->view.dtype == DT_BF16;
-    turn_keys(g->tile, key, plan->ahead, job->view.head_dim, is_bf16);
-    turn_keys(g->tile + 16, key + 16, plan->ahead, job->view.head_dim, is_bf16);
+    for (int i = 0; i < n_vectors; i++)
+        turn_keys(g->tile + 16 * i, key + 16 * i, plan->ahead, job->view.head_dim, is_bf16);
     for (int32_t i = first_query; i < g->n; i += BLOCK_QUERIES) {
         float *x[BLOCK_QUERIES];
+        const float *q[BLOCK_QUERIES];
         int32_t n = g->n - i < BLOCK_QUERIES ? g->n - i : BLOCK_QUERIES;
-        for (int32_t u = 0; u < n; u++) x[u] = g->x + (i + u) * X_STRIDE + at;
-        scores_by_tile(x, g->q + i, n, g->tile, job->view.head_dim, job->scale);
+        for (int32_t u = 0; u < n + n % 2; u++) {
+            int32_t query = i + (u < n ? u : n - 1);
+            x[u] = g->x + query * X_STRIDE + at;
+            q[u] = g->q[query];
+        }
+        scores_by_tile(x, q, n, g->tile, n_vectors, job->view.head_dim, job->scale);
     }
 }
 
@@ -177,7 +194,7 @@ static void score_shared(const Plan *plan, const Group *g, int32_t start, int32_
     for (int32_t t = first_tile(g, start); t < n; t += TILE_KEYS) {
         int32_t first_query = first_query_at(g, start + t);
         if (g->n - first_query >= MIN_QUERIES_BY_TILE) {
-            score_tile(plan, g, first_query, t, g->key + t);
+            score_tile(plan, g, first_query, t, g->key + t, n - t > 16 ? 2 : 1);
         } else {
             score_list(plan, g, first_query, g->n, t, g->key + t, plan->ahead);
             if (n - t > 16) score_list(plan, g, first_query, g->n, t + 16, g->key + t + 16, plan->ahead);
@@ -250,35 +267,18 @@ static int32_t clamp(int32_t x, int32_t low, int32_t high)
     return x < low ? low : x > high ? high : x;
 }
 
-/* Values of positions [start + at, start + at + n), for all queries that see them. Of a block of queries some see more
- * than all do: later ones on the diagonal, earlier ones where windows begin. */
+/* Values of positions [start + at, start + at + n), for all queries that see them. */
 static void add_shared_tile(const Plan *plan, const Group *g, int32_t split, int32_t at, int32_t n,
                             const void *const *value, int32_t ahead, bool is_bf16)
 {
-    int32_t t = split * ATTN_SPLIT + at, dim = plan->job.view.head_dim;
-    for (int32_t i = first_query_at(g, t); i < g->n; i += BLOCK_QUERIES) {
-        float *o[BLOCK_QUERIES];
-        const float *p[BLOCK_QUERIES];
-        int32_t n_q = g->n - i < BLOCK_QUERIES ? g->n - i : BLOCK_QUERIES, first = 0, end = n;
-        for (int32_t u = 0; u < n_q; u++) {
-            first = clamp(g->first_key[i + u] - t, first, n);
-            end = clamp(g->n_keys[i + u] - t, 0, end);
-        }
-        if (end < first) end = first; /* nothing in common */
-        for (int32_t u = 0; u < n_q; u++) {
-            const float *x = g->x + (i + u) * X_STRIDE + at;
-            int32_t own = clamp(g->first_key[i + u] - t, 0, n), before = clamp(g->n_keys[i + u] - t, 0, first) - own;
-            o[u] = partial_of(plan, g, i + u, split) + PARTIAL_HEAD;
-            p[u] = x + own;
-            if (before > 0) add_values(&o[u], &p[u], 1, value + own, before, 0, dim, is_bf16);
-            p[u] = x + first;
-        }
-        if (end > first) add_values(o, p, n_q, value + first, end - first, ahead, dim, is_bf16);
-        for (int32_t u = 0; u < n_q; u++) {
-            int32_t after = clamp(g->n_keys[i + u] - t, 0, n) - end;
-            const float *rest = p[u] + end - first;
-            if (after > 0) add_values(&o[u], &rest, 1, value + end, after, 0, dim, is_bf16);
-        }
+    int32_t t = split * ATTN_SPLIT + at;
+    for (int32_t i = first_query_at(g, t); i < g->n;) {
+        ValueBlock block = { 0 };
+        for (; block.n_q < BLOCK_QUERIES && i < g->n; i++)
+            block_add(&block, partial_of(plan, g, i, split) + PARTIAL_HEAD, g->x + i * X_STRIDE + at,
+                      clamp(g->first_key[i] - t, 0, n), clamp(g->n_keys[i] - t, 0, n));
+        block_close(&block);
+        add_values(&block, value, ahead, plan->job.view.head_dim, is_bf16);
     }
 }
 
@@ -312,16 +312,15 @@ static void add_paths(const Plan *plan, const Group *g, int32_t split, int32_t s
         if (n <= 0) continue;
         list_path_keys(plan, g, part.row, part.first - g->seq->n_committed, n, value, n);
         keys_to_values(plan, value, n);
-        for (int32_t i = 0; i < part.n_queries; i += BLOCK_QUERIES) {
-            float *o[BLOCK_QUERIES];
-            const float *p[BLOCK_QUERIES];
-            int32_t n_q = part.n_queries - i < BLOCK_QUERIES ? part.n_queries - i : BLOCK_QUERIES;
-            for (int32_t u = 0; u < n_q; u++) {
-                int32_t query = part.first_query + i + u;
-                o[u] = partial_of(plan, g, query, split) + PARTIAL_HEAD;
-                p[u] = g->x + query * X_STRIDE + part.first - start;
+        for (int32_t i = 0; i < part.n_queries;) {
+            ValueBlock block = { 0 };
+            for (; block.n_q < BLOCK_QUERIES && i < part.n_queries; i++) {
+                int32_t query = part.first_query + i;
+                block_add(&block, partial_of(plan, g, query, split) + PARTIAL_HEAD,
+                          g->x + query * X_STRIDE + part.first - start, 0, n);
             }
-            add_values(o, p, n_q, value, n, 0, plan->job.view.head_dim, plan->job.view.dtype == DT_BF16);
+            block_close(&block);
+            add_values(&block, value, 0, plan->job.view.head_dim, plan->job.view.dtype == DT_BF16);
         }
     }
 }
@@ -350,23 +349,21 @@ static void run_split(const Plan *plan, Group *g, int32_t split)
 static void combine_query(const Plan *plan, const Group *g, int32_t query)
 {
     int32_t dim = plan->job.view.head_dim, n_splits = (g->n_keys[query] + ATTN_SPLIT - 1) / ATTN_SPLIT;
-    int32_t first_split = g->first_key[query] / ATTN_SPLIT;
-    float largest = -F_INF, sum = 0, factor, *out = g->out[query];
-    for (int32_t s = first_split; s < n_splits; s++) {
-        float m = partial_of(plan, g, query, s)[0];
-        largest = m > largest ? m : largest;
+    int64_t step = plan->partial_floats;
+    float largest = -F_INF, sum = 0, *out = g->out[query];
+    float *first = partial_of(plan, g, query, g->first_key[query] / ATTN_SPLIT);
+    float *end = partial_of(plan, g, query, n_splits);
+    for (const float *p = first; p < end; p += step) largest = p[0] > largest ? p[0] : largest;
+    for (float *p = first; p < end; p += step) {
+        p[0] = f_exp(p[0] - largest);
+        sum = fmaf(p[1], p[0], sum);
     }
-    for (int32_t s = first_split; s < n_splits; s++) {
-        const float *partial = partial_of(plan, g, query, s), *o = partial + PARTIAL_HEAD;
-        factor = f_exp(partial[0] - largest);
-        sum = fmaf(partial[1], factor, sum);
-        for (int32_t d = 0; d < dim; d += 16) {
-            __m512 before = s == first_split ? _mm512_setzero_ps() : _mm512_loadu_ps(out + d);
-            _mm512_storeu_ps(out + d, _mm512_fmadd_ps(_mm512_loadu_ps(o + d), _mm512_set1_ps(factor), before));
-        }
+    for (int32_t d = 0; d < dim; d += 16) {
+        __m512 o = _mm512_setzero_ps();
+        for (const float *p = first; p < end; p += step)
+            o = _mm512_fmadd_ps(_mm512_loadu_ps(p + PARTIAL_HEAD + d), _mm512_set1_ps(p[0]), o);
+        _mm512_storeu_ps(out + d, _mm512_div_ps(o, _mm512_set1_ps(sum)));
     }
-    for (int32_t d = 0; d < dim; d += 16)
-        _mm512_storeu_ps(out + d, _mm512_div_ps(_mm512_loadu_ps(out + d), _mm512_set1_ps(sum)));
 }
 
 /* ---- items ---- */
@@ -381,36 +378,67 @@ static int64_t groups_of(const Plan *plan, const BatchSeq *seq)
     return (queries_of(plan, seq) + plan->group_queries - 1) / plan->group_queries;
 }
 
-/* Finds an item's group. Items of a worker ascend, so the search goes on where it stopped. */
+/* Finds groups whose numbers ascend within a head: the search goes on where it stopped. */
 typedef struct Cursor {
-    int32_t seq;
-    int64_t first_item, first_query; /* of that sequence, over all KV heads */
+    int32_t kv_head, seq;
+    int64_t first_group, first_query; /* of that sequence, among the head's */
 } Cursor;
 
-static void find_group(const Plan *plan, Cursor *at, int64_t item, Group *g)
+static void find_sequence(const Plan *plan, Cursor *at, int32_t kv_head, int64_t group)
+{
+    if (kv_head != at->kv_head || group < at->first_group) *at = (Cursor){ .kv_head = kv_head };
+    for (;; at->seq++) {
+        const BatchSeq *seq = &plan->job.batch->seqs[at->seq];
+        int64_t n = groups_of(plan, seq);
+        if (group < at->first_group + n) return;
+        at->first_group += n;
+        at->first_query += queries_of(plan, seq);
+    }
+}
+
+/* Partials of a query, counted head by head over the whole call: where the second round finds them. */
+static float *shared_partial(const Plan *plan, int64_t query)
+{
+    float *scratch = worker_scratch(plan->job.st, (int)(query / plan->queries_per_worker));
+    return scratch + FIRST_PARTIAL + query % plan->queries_per_worker * plan->n_splits * plan->partial_floats;
+}
+
+/* own: where partials go that nobody else needs; NULL: to their shared places. */
+static void find_group(const Plan *plan, Cursor *at, int64_t item, float *own, Group *g)
 {
     const AttentionJob *job = &plan->job;
-    for (;; at->seq++) {
-        int64_t n = groups_of(plan, &job->batch->seqs[at->seq]) * job->view.n_heads;
-        if (item < at->first_item + n) break;
-        at->first_item += n;
-        at->first_query += queries_of(plan, &job->batch->seqs[at->seq]) * job->view.n_heads;
-    }
+    int64_t group = item % plan->n_groups;
+    g->kv_head = (int32_t)(item / plan->n_groups);
+    find_sequence(plan, at, g->kv_head, group);
     g->seq = &job->batch->seqs[at->seq];
-    int64_t n_groups = groups_of(plan, g->seq), n_queries = queries_of(plan, g->seq);
-    int64_t group = (item - at->first_item) % n_groups;
-    g->kv_head = (int32_t)((item - at->first_item) / n_groups);
-    g->first = (int32_t)(group * plan->group_queries);
-    g->n = (int32_t)(n_queries - g->first < plan->group_queries ? n_queries - g->first : plan->group_queries);
-    g->first_partial = (at->first_query + g->kv_head * n_queries + g->first) * plan->n_splits;
+    g->first = (int32_t)(group - at->first_group) * plan->group_queries;
+    int64_t n_left = queries_of(plan, g->seq) - g->first;
+    int64_t query = g->kv_head * plan->n_queries + at->first_query + g->first;
+    g->n = (int32_t)(n_left < plan->group_queries ? n_left : plan->group_queries);
     g->first_seen = INT32_MAX;
+    int32_t row = row_of(plan, g, 0), head = g->first % plan->heads_per_kv;
     for (int32_t i = 0; i < g->n; i++) {
-        int32_t row = row_of(plan, g, i), head = g->kv_head * plan->heads_per_kv + (g->first + i) % plan->heads_per_kv;
-        g->q[i] = tensor_f32(job->q, row) + head * job->q.stride[1];
-        g->out[i] = tensor_f32(job->out, row) + head * job->out.stride[1];
+        int32_t q_head = g->kv_head * plan->heads_per_kv + head;
+        g->q[i] = tensor_f32(job->q, row) + q_head * job->q.stride[1];
+        g->out[i] = tensor_f32(job->out, row) + q_head * job->out.stride[1];
+        g->partial[i] = own ? own + i * plan->n_splits * plan->partial_floats : shared_partial(plan, query + i);
         g->first_key[i] = batch_first_key(job->batch, row);
         g->n_keys[i] = job->batch->index[row] + 1;
         if (g->first_key[i] < g->first_seen) g->first_seen = g->first_key[i];
+        if (++head < plan->heads_per_kv) continue;
+        head = 0;
+        row++;
+    }
+}
+
+/* Another worker may have written the queries and read what is written now. */
+static void ask_for_rows(const Plan *plan, const Group *g)
+{
+    for (int32_t i = 0; i < g->n; i++) {
+        for (int32_t d = 0; d < plan->job.view.head_dim; d += 16) {
+            __builtin_prefetch(g->q[i] + d);
+            __builtin_prefetch(g->out[i] + d, 1);
+        }
     }
 }
 
@@ -421,25 +449,42 @@ static int32_t most_keys(const Group *g)
     return most;
 }
 
+static void run_item(const Plan *plan, int64_t item, float *own_partials, Cursor *cursor, Group *g)
+{
+    bool is_whole = plan->n_chunks == 1;
+    find_group(plan, cursor, item / plan->n_chunks, is_whole ? own_partials : NULL, g);
+    ask_for_rows(plan, g);
+    int32_t n_splits = (most_keys(g) + ATTN_SPLIT - 1) / ATTN_SPLIT;
+    Range range = worker_range(n_splits, (int)(item % plan->n_chunks), plan->n_chunks);
+    for (int64_t s = range.first; s < range.end; s++)
+        if ((s + 1) * ATTN_SPLIT > g->first_seen) run_split(plan, g, (int32_t)s);
+    for (int32_t i = 0; is_whole && i < g->n; i++) combine_query(plan, g, i);
+}
+
 static void run_items(void *arg, int worker, int n_workers)
 {
-    Plan *plan = arg;
+    const Plan *plan = arg;
     Cursor cursor = { 0 };
-    Group g;
-    g.tile = worker_scratch(plan->job.st, worker);
-    g.x = g.tile + TILE_FLOATS;
-    for (;;) {
-        int64_t item = atomic_fetch_add(&plan->next_item, 1);
-        if (item >= plan->n_items) return;
-        find_group(plan, &cursor, item / plan->n_chunks, &g);
-        bool is_whole = plan->n_chunks == 1;
-        if (is_whole) g.first_partial = worker * plan->partials_per_worker;
+    float *scratch = worker_scratch(plan->job.st, worker);
+    Group g = { .tile = scratch + SHARE_FLOATS, .x = scratch + SHARE_FLOATS + TILE_FLOATS };
+    for (int i = 0; i < n_workers; i++) { /* the own share, then what is left of the others */
+        Share *share = worker_scratch(plan->job.st, (worker + i) % n_workers);
+        for (;;) {
+            int64_t item = atomic_fetch_add_explicit(&share->next, 1, memory_order_relaxed);
+            if (item >= share->end) break;
+            run_item(plan, item, scratch + FIRST_PARTIAL, &cursor, &g);
+        }
+    }
+}
 
-        int32_t n_splits = (most_keys(&g) + ATTN_SPLIT - 1) / ATTN_SPLIT;
-        Range range = worker_range(n_splits, (int)(item % plan->n_chunks), plan->n_chunks);
-        for (int64_t s = range.first; s < range.end; s++)
-            if ((s + 1) * ATTN_SPLIT > g.first_seen) run_split(plan, &g, (int32_t)s);
-        for (int32_t i = 0; is_whole && i < g.n; i++) combine_query(plan, &g, i);
+static void share_items(const Plan *plan, int n_workers)
+{
+    int64_t n_items = plan->job.view.n_heads * plan->n_groups * plan->n_chunks;
+    for (int w = 0; w < n_workers; w++) {
+        Share *share = worker_scratch(plan->job.st, w);
+        Range range = worker_range(n_items, w, n_workers);
+        atomic_store_explicit(&share->next, range.first, memory_order_relaxed);
+        share->end = range.end;
     }
 }
 
@@ -449,20 +494,12 @@ static void combine_groups(void *arg, int64_t first, int64_t end, int worker)
     Cursor cursor = { 0 };
     Group g;
     for (int64_t group = first; group < end; group++) {
-        find_group(plan, &cursor, group, &g);
+        find_group(plan, &cursor, group, NULL, &g);
         for (int32_t i = 0; i < g.n; i++) combine_query(plan, &g, i);
     }
 }
 
 /* ---- the plan of one call: how many queries a group has and into how many items its splits are cut ---- */
-
-static int64_t count_groups(const Plan *plan)
-{
-    int64_t n = 0;
-    for (int32_t s = 0; s < plan->job.batch->n_seqs; s++)
-        n += groups_of(plan, &plan->job.batch->seqs[s]) * plan->job.view.n_heads;
-    return n;
-}
 
 /* Multiplications of the whole call, about; also finds the longest context. */
 static double measure(Plan *plan)
@@ -480,28 +517,27 @@ static double measure(Plan *plan)
     return work;
 }
 
-/* Returns the number of groups. */
-static int64_t cut(Plan *plan, int n_workers)
+static void cut(Plan *plan, int n_workers)
 {
     plan->partial_floats = PARTIAL_HEAD + plan->job.view.head_dim;
-    plan->partials_per_worker = PARTIAL_FLOATS / plan->partial_floats;
-    int64_t fit = plan->partials_per_worker / plan->n_splits;
-    CHECK(fit >= 1);
+    plan->queries_per_worker = PARTIAL_FLOATS / (plan->partial_floats * plan->n_splits);
+    CHECK(plan->queries_per_worker >= 1);
     plan->ahead = AHEAD_BYTES / (int32_t)kv_row_bytes(&plan->job.view);
     if (plan->ahead > MAX_AHEAD) plan->ahead = MAX_AHEAD;
-    plan->group_queries = (int32_t)(fit < GROUP_QUERIES ? fit : GROUP_QUERIES);
+    plan->group_queries = GROUP_QUERIES;
+    if (plan->group_queries > plan->queries_per_worker) plan->group_queries = (int32_t)plan->queries_per_worker;
     plan->n_chunks = 1;
 
-    int64_t n_groups = count_groups(plan), n_queries = 0;
-    for (int32_t s = 0; s < plan->job.batch->n_seqs; s++)
-        n_queries += queries_of(plan, &plan->job.batch->seqs[s]) * plan->job.view.n_heads;
-    bool has_room = n_queries * plan->n_splits <= plan->partials_per_worker * n_workers;
+    for (int32_t s = 0; s < plan->job.batch->n_seqs; s++) {
+        plan->n_groups += groups_of(plan, &plan->job.batch->seqs[s]);
+        plan->n_queries += queries_of(plan, &plan->job.batch->seqs[s]);
+    }
+    int64_t n_groups = plan->n_groups * plan->job.view.n_heads, n_queries = plan->n_queries * plan->job.view.n_heads;
+    bool has_room = n_queries <= plan->queries_per_worker * n_workers;
     if (n_groups < (int64_t)ITEMS_PER_WORKER * n_workers && has_room) {
         int64_t wanted = ((int64_t)ITEMS_PER_WORKER * n_workers + n_groups - 1) / n_groups;
         plan->n_chunks = (int32_t)(wanted < plan->n_splits ? wanted : plan->n_splits);
     }
-    plan->n_items = n_groups * plan->n_chunks;
-    return n_groups;
 }
 
 static void attention(Stream *st, Tensor out, Tensor q, KvView view, const Batch *batch, const int32_t *store,
@@ -517,9 +553,10 @@ static void attention(Stream *st, Tensor out, Tensor q, KvView view, const Batch
     double share = measure(&plan) / MIN_WORK_PER_WORKER;
     if (plan.n_splits == 0) return;
     int n_workers = share < st->n_in_use ? (int)share + 1 : st->n_in_use;
-    int64_t n_groups = cut(&plan, n_workers);
+    cut(&plan, n_workers);
+    share_items(&plan, n_workers);
     stream_parallel_n(st, n_workers, run_items, &plan);
-    if (plan.n_chunks > 1) stream_for(st, n_groups, 1, combine_groups, &plan);
+    if (plan.n_chunks > 1) stream_for(st, plan.n_groups * view.n_heads, 1, combine_groups, &plan);
     FAULT_POINT("attention", tensor_rows(out, batch_real_rows(batch)), batch_real_rows(batch));
 }
 

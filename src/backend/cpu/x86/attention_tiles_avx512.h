@@ -15,7 +15,7 @@
 
 enum {
     TILE_KEYS = 32,
-    BLOCK_QUERIES = 6, /* 6 x 2 accumulators of scores, 6 x 4 of outputs: what the registers hold */
+    BLOCK_QUERIES = 6, /* 6 x 2 accumulators of scores, 6 x 4 of outputs; 8 x 2 of both measured slower */
 };
 
 /* 16 values of a cache row, widened. */
@@ -158,103 +158,152 @@ static inline void turn_keys(float *tile, const void *const key[], int32_t ahead
     }
 }
 
-/* x[i][0 .. 32) = scaled q[i] . keys of the tile. Accumulators are visited in the order in which the tree adds
+/* x[i][0 .. 16 n_v) = scaled q[i] . keys of the tile. Accumulators are visited in the order in which the tree adds
  * them (bits of n reversed: 0, 8, 4, 12, 2 ...), so that at most four wait on the stack. */
 ALWAYS_INLINE void scores_by_tile_n(float *const x[], const float *const q[], const float *tile, int32_t dim,
-                                    float scale, const int n_q)
+                                    float scale, const int n_q, const int n_v)
 {
     __m512 stack[4][BLOCK_QUERIES][2];
     for (int n = 0; n < 16; n++) {
         int lane = (n & 1) << 3 | (n & 2) << 1 | (n & 4) >> 1 | n >> 3;
         __m512 acc[BLOCK_QUERIES][2];
-        for (int i = 0; i < n_q; i++) acc[i][0] = acc[i][1] = _mm512_setzero_ps();
-        for (int64_t d = lane; d < dim; d += 16) {
-            __m512 k0 = _mm512_load_ps(tile + d * TILE_KEYS), k1 = _mm512_load_ps(tile + d * TILE_KEYS + 16);
+        for (int i = 0; i < n_q; i++)
+            for (int h = 0; h < n_v; h++) acc[i][h] = _mm512_setzero_ps();
+        _Pragma("GCC unroll 8") for (int64_t d = lane; d < dim; d += 16) {
+            __m512 key[2];
+            for (int h = 0; h < n_v; h++) key[h] = _mm512_load_ps(tile + d * TILE_KEYS + 16 * h);
             for (int i = 0; i < n_q; i++) {
                 __m512 query = _mm512_set1_ps(q[i][d]);
-                acc[i][0] = _mm512_fmadd_ps(query, k0, acc[i][0]);
-                acc[i][1] = _mm512_fmadd_ps(query, k1, acc[i][1]);
+                for (int h = 0; h < n_v; h++) acc[i][h] = _mm512_fmadd_ps(query, key[h], acc[i][h]);
             }
         }
         int level = 0;
         for (; n >> level & 1; level++)
             for (int i = 0; i < n_q; i++)
-                for (int h = 0; h < 2; h++) acc[i][h] = _mm512_add_ps(stack[level][i][h], acc[i][h]);
+                for (int h = 0; h < n_v; h++) acc[i][h] = _mm512_add_ps(stack[level][i][h], acc[i][h]);
         if (level == 4) { /* n = 15: everything is added */
             for (int i = 0; i < n_q; i++)
-                for (int h = 0; h < 2; h++)
+                for (int h = 0; h < n_v; h++)
                     _mm512_storeu_ps(x[i] + 16 * h, _mm512_mul_ps(acc[i][h], _mm512_set1_ps(scale)));
             return;
         }
         for (int i = 0; i < n_q; i++)
-            for (int h = 0; h < 2; h++) stack[level][i][h] = acc[i][h];
+            for (int h = 0; h < n_v; h++) stack[level][i][h] = acc[i][h];
     }
 }
 
-static inline void scores_by_tile(float *const x[], const float *const q[], int n_q, const float *tile, int32_t dim,
-                                  float scale)
+/* Scores of n_v vectors of keys for a block of queries; x and q are filled up to an even number with the last one. */
+static inline void scores_by_tile(float *const x[], const float *const q[], int n_q, const float *tile, int n_v,
+                                  int32_t dim, float scale)
 {
-    switch (n_q) {
-    case 1: scores_by_tile_n(x, q, tile, dim, scale, 1); break;
-    case 2: scores_by_tile_n(x, q, tile, dim, scale, 2); break;
-    case 3: scores_by_tile_n(x, q, tile, dim, scale, 3); break;
-    case 4: scores_by_tile_n(x, q, tile, dim, scale, 4); break;
-    case 5: scores_by_tile_n(x, q, tile, dim, scale, 5); break;
-    default: scores_by_tile_n(x, q, tile, dim, scale, 6);
+    switch (n_v == 2 ? n_q : -n_q) {
+    case 1: case 2: scores_by_tile_n(x, q, tile, dim, scale, 2, 2); break;
+    case 3: case 4: scores_by_tile_n(x, q, tile, dim, scale, 4, 2); break;
+    case 5: case 6: scores_by_tile_n(x, q, tile, dim, scale, 6, 2); break;
+    case -1: case -2: scores_by_tile_n(x, q, tile, dim, scale, 2, 1); break;
+    case -3: case -4: scores_by_tile_n(x, q, tile, dim, scale, 4, 1); break;
+    default: scores_by_tile_n(x, q, tile, dim, scale, 6, 1);
     }
 }
 
 /* ---- weighted sums ---- */
 
+/* A block of queries and the values that each one sees, by their places in a list of values. */
+typedef struct ValueBlock {
+    int          n_q;
+    float       *o[BLOCK_QUERIES];
+    const float *p[BLOCK_QUERIES]; /* weights, one a place */
+    int32_t      first[BLOCK_QUERIES], end[BLOCK_QUERIES];
+    int32_t      first_any, first_all, end_all, end_any; /* all see [first_all, end_all), somebody [first_any, end_any) */
+} ValueBlock;
+
+static inline void block_add(ValueBlock *b, float *o, const float *p, int32_t first, int32_t end)
+{
+    int i = b->n_q++;
+    b->o[i] = o;
+    b->p[i] = p;
+    b->first[i] = first;
+    b->end[i] = end;
+}
+
+/* Ready for use: filled up to an even number with the last query, whose sums are then computed and written twice. */
+static inline void block_close(ValueBlock *b)
+{
+    if (b->n_q % 2) block_add(b, b->o[b->n_q - 1], b->p[b->n_q - 1], b->first[b->n_q - 1], b->end[b->n_q - 1]);
+    b->first_any = b->first_all = b->first[0];
+    b->end_any = b->end_all = b->end[0];
+    for (int i = 1; i < b->n_q; i++) {
+        if (b->first[i] < b->first_any) b->first_any = b->first[i];
+        if (b->first[i] > b->first_all) b->first_all = b->first[i];
+        if (b->end[i] > b->end_any) b->end_any = b->end[i];
+        if (b->end[i] < b->end_all) b->end_all = b->end[i];
+    }
+    if (b->end_all < b->first_all) b->end_all = b->first_all; /* nothing in common */
+}
+
+/* Places [first, end) that only some of the queries see: a weight of zero is not enough, the value may be NaN. */
+ALWAYS_INLINE void add_masked(__m512 acc[BLOCK_QUERIES][8], const ValueBlock *b, const void *const value[],
+                              int32_t first, int32_t end, int64_t d, bool is_bf16, const int n_q, const int n_v)
+{
+    for (int32_t j = first; j < end; j++) {
+        for (int i = 0; i < n_q; i++) {
+            __mmask16 sees = j >= b->first[i] && j < b->end[i] ? 0xffff : 0;
+            __m512 weight = _mm512_set1_ps(b->p[i][j]);
+            for (int c = 0; c < n_v; c++)
+                acc[i][c] = _mm512_mask3_fmadd_ps(weight, kv_load(value[j], d + 16 * c, is_bf16), acc[i][c], sees);
+        }
+    }
+}
+
 /* o[i][d .. d + 16 n_v) += p[i][j] * value[j], j ascending. */
-ALWAYS_INLINE void add_values_n(float *const o[], const float *const p[], const void *const value[], int32_t n_keys,
-                                int32_t ahead, int64_t d, bool is_bf16, const int n_q, const int n_v)
+ALWAYS_INLINE void add_values_n(const ValueBlock *b, const void *const value[], int32_t ahead, int64_t d, bool is_bf16,
+                                const int n_q, const int n_v)
 {
     __m512 acc[BLOCK_QUERIES][8];
     for (int i = 0; i < n_q; i++)
-        for (int c = 0; c < n_v; c++) acc[i][c] = _mm512_loadu_ps(o[i] + d + 16 * c);
-    for (int32_t j = 0; j < n_keys; j++) {
-        __m512 weight[BLOCK_QUERIES];
-        for (int i = 0; i < n_q; i++) weight[i] = _mm512_set1_ps(p[i][j]);
+        for (int c = 0; c < n_v; c++) acc[i][c] = _mm512_loadu_ps(b->o[i] + d + 16 * c);
+    add_masked(acc, b, value, b->first_any, b->first_all, d, is_bf16, n_q, n_v);
+    for (int32_t j = b->first_all; j < b->end_all; j++) {
+        __m512 v[8];
         for (int c = 0; c < n_v; c++) {
             kv_prefetch(value[j + ahead], d + 16 * c, is_bf16);
-            __m512 v = kv_load(value[j], d + 16 * c, is_bf16);
-            for (int i = 0; i < n_q; i++) acc[i][c] = _mm512_fmadd_ps(weight[i], v, acc[i][c]);
+            v[c] = kv_load(value[j], d + 16 * c, is_bf16);
+        }
+        for (int i = 0; i < n_q; i++) {
+            __m512 weight = _mm512_set1_ps(b->p[i][j]);
+            for (int c = 0; c < n_v; c++) acc[i][c] = _mm512_fmadd_ps(weight, v[c], acc[i][c]);
         }
     }
+    add_masked(acc, b, value, b->end_all, b->end_any, d, is_bf16, n_q, n_v);
     for (int i = 0; i < n_q; i++)
-        for (int c = 0; c < n_v; c++) _mm512_storeu_ps(o[i] + d + 16 * c, acc[i][c]);
+        for (int c = 0; c < n_v; c++) _mm512_storeu_ps(b->o[i] + d + 16 * c, acc[i][c]);
 }
 
-ALWAYS_INLINE void add_values_q(float *const o[], const float *const p[], const void *const value[], int32_t n_keys,
-                                int32_t ahead, int32_t dim, bool is_bf16, const int n_q)
+ALWAYS_INLINE void add_values_q(const ValueBlock *b, const void *const value[], int32_t ahead, int32_t dim,
+                                bool is_bf16, const int n_q)
 {
     int32_t d = 0;
-    if (n_q <= 3)
-        for (; d + 128 <= dim; d += 128) add_values_n(o, p, value, n_keys, ahead, d, is_bf16, n_q, 8);
-    for (; d + 64 <= dim; d += 64) add_values_n(o, p, value, n_keys, ahead, d, is_bf16, n_q, 4);
-    for (; d + 32 <= dim; d += 32) add_values_n(o, p, value, n_keys, ahead, d, is_bf16, n_q, 2);
-    for (; d < dim; d += 16) add_values_n(o, p, value, n_keys, ahead, d, is_bf16, n_q, 1);
+    if (n_q <= 2)
+        for (; d + 128 <= dim; d += 128) add_values_n(b, value, ahead, d, is_bf16, n_q, 8);
+    for (; d + 64 <= dim; d += 64) add_values_n(b, value, ahead, d, is_bf16, n_q, 4);
+    for (; d + 32 <= dim; d += 32) add_values_n(b, value, ahead, d, is_bf16, n_q, 2);
+    for (; d < dim; d += 16) add_values_n(b, value, ahead, d, is_bf16, n_q, 1);
 }
 
-ALWAYS_INLINE void add_values_typed(float *const o[], const float *const p[], int n_q, const void *const value[],
-                                    int32_t n_keys, int32_t ahead, int32_t dim, bool is_bf16)
+ALWAYS_INLINE void add_values_typed(const ValueBlock *b, const void *const value[], int32_t ahead, int32_t dim,
+                                    bool is_bf16)
 {
-    switch (n_q) {
-    case 1: add_values_q(o, p, value, n_keys, ahead, dim, is_bf16, 1); break;
-    case 2: add_values_q(o, p, value, n_keys, ahead, dim, is_bf16, 2); break;
-    case 3: add_values_q(o, p, value, n_keys, ahead, dim, is_bf16, 3); break;
-    case 4: add_values_q(o, p, value, n_keys, ahead, dim, is_bf16, 4); break;
-    case 5: add_values_q(o, p, value, n_keys, ahead, dim, is_bf16, 5); break;
-    default: add_values_q(o, p, value, n_keys, ahead, dim, is_bf16, 6);
+    switch (b->n_q) {
+    case 2: add_values_q(b, value, ahead, dim, is_bf16, 2); break;
+    case 4: add_values_q(b, value, ahead, dim, is_bf16, 4); break;
+    default: add_values_q(b, value, ahead, dim, is_bf16, 6);
     }
 }
 
-/* o[i] += p[i][j] * value[j] for n_q <= BLOCK_QUERIES queries and n_keys values, j ascending; value[ahead ...] are
- * prefetched meanwhile. */
-static inline void add_values(float *const o[], const float *const p[], int n_q, const void *const value[],
-                              int32_t n_keys, int32_t ahead, int32_t dim, bool is_bf16)
+/* o[i] += p[i][j] * value[j] for the queries of a closed block, j ascending; value[ahead ...] are prefetched meanwhile.
+ */
+static inline void add_values(const ValueBlock *b, const void *const value[], int32_t ahead, int32_t dim, bool is_bf16)
 {
-    if (is_bf16) add_values_typed(o, p, n_q, value, n_keys, ahead, dim, true);
-    else add_values_typed(o, p, n_q, value, n_keys, ahead, dim, false);
+    if (is_bf16) add_values_typed(b, value, ahead, dim, true);
+    else add_values_typed(b, value, ahead, dim, false);
 }
