@@ -22,7 +22,8 @@ typedef struct StackOptions {
     const char   *chat_template;  /* file that replaces the model's own; NULL = its own */
     int32_t       max_model_len;  /* 0 = the model's, at most what fits */
     int32_t       max_num_seqs, max_num_batched_tokens, block_size; /* 0 = defaults 8, 512, 16 */
-    double        memory_fraction; /* of MemAvailable that the plan may use; 0 = 0.9 */
+    double        memory_fraction; /* of MemAvailable, or of the device's memory, that the plan may use; 0 = 0.9 */
+    uint64_t      available_bytes; /* 0 = ask the machine, or the device when a stack is opened on one */
     int32_t       max_waiting;     /* 0 = 128 */
     SpeculativeConfig speculation; /* what to open as a drafter; all 0 = none */
     Drafter      *drafter;         /* tests: this one instead, handed over on success */

@@ -286,8 +286,13 @@ bool check_device_open(Check *c)
     }
     c->n_backends = 1;
     d->ops = *backend_ops(c->backend[0]);
-    d->waiting = (Ops){ embed, rms_norm, rms_norm_gated, linear, add, silu_mul, sigmoid_mul, round_rows, gather_rows, rope, kv_store,
-                        attention, kv_move, conv_silu, gated_delta, gated_delta_commit, scale_cap, block_conv, pick };
+    d->waiting = (Ops){ .embed = embed, .rms_norm = rms_norm, .rms_norm_gated = rms_norm_gated,
+                        .linear = linear, .add = add, .silu_mul = silu_mul, .sigmoid_mul = sigmoid_mul,
+                        .round_rows = round_rows, .gather_rows = gather_rows, .rope = rope,
+                        .kv_store = kv_store, .attention = attention, .kv_move = kv_move,
+                        .conv_silu = conv_silu, .gated_delta = gated_delta,
+                        .gated_delta_commit = gated_delta_commit, .scale_cap = scale_cap,
+                        .block_conv = block_conv, .pick = pick };
     d->reference = *backend_ops(d->home);
     d->reference.linear = reference_linear;
     c->reference = &d->reference;

@@ -11,7 +11,7 @@
  * Few rows take a block a query head, to have enough blocks; more rows share what a group reads. Decode is bound by the
  * chains, long prompts by float32 arithmetic: tensor cores would give other bits and need the rule about the last MAX_DEPTH
  * positions; they lost to having the CPU's bits. attend_split is for any head size, attend_ring for usual ones in bf16. */
-#include "cuda_impl.h"
+#include "backend/cuda/cuda_impl.h"
 
 enum { THREADS = 128, MAX_DIM = 512, MAX_TICKETS = 1 << 20 };
 
@@ -183,40 +183,10 @@ static __device__ __forceinline__ void put_out(const AttentionArgs &a, int32_t r
     if (a.rounded) a.rounded[row * a.rounded_row + (int64_t)head * a.kv.head_dim + d] = to_bf16(y);
 }
 
-template <int DIM, int G> static __global__ void __launch_bounds__(RING_THREADS) attend_ring(const __grid_constant__ AttentionArgs a)
+/* x[h][j] = scaled dot product of query head h and key j. */
+template <int DIM, int G> static __device__ __forceinline__ void ring_scores(const AttentionArgs &a, RingMemory<DIM, G> &s, int32_t kv_head, int32_t n)
 {
-    extern __shared__ __align__(16) char memory[];
-    RingMemory<DIM, G> &s = *(RingMemory<DIM, G> *)memory;
-    const int32_t row = blockIdx.z, head = blockIdx.x * G, split = blockIdx.y, kv_head = head / a.group, tid = threadIdx.x;
-    const int32_t warp = tid / 32, lane = tid % 32;
-    /* Batch and block table come from the host, not from a kernel: they can be read before the one before us ends. */
-    const int32_t seq_at = a.batch.seq[row];
-    const int32_t first_key = a.batch.first_key ? a.batch.first_key[row] : 0, n_keys = seq_at < 0 ? 0 : a.batch.index[row] + 1;
-    const int32_t first = max(split * ATTN_SPLIT, first_key), end = min((split + 1) * ATTN_SPLIT, n_keys), n = end - first;
-    if (n > 0) {
-        const BatchSeq seq = a.batch.seqs[seq_at];
-        for (int32_t j = tid; j < n; j += RING_THREADS) s.place[j] = key_store(a, seq, row, first + j);
-    }
-    begin_kernel();
-    if (n <= 0) return;
-    for (int32_t i = tid; i < G * DIM; i += RING_THREADS) s.q[i / DIM][i % DIM] = a.q[row * a.q_row + (head + i / DIM) * a.q_head + i % DIM];
-    __syncthreads();
-
-    auto bring = [&](int32_t piece) {
-        for (int32_t i = tid; i < PIECE_KEYS * DIM / 8; i += RING_THREADS) {
-            int32_t key = i / (DIM / 8), part = i % (DIM / 8), j = piece * PIECE_KEYS + key;
-            if (j >= n) continue;
-            uint32_t to = (uint32_t)__cvta_generic_to_shared(&s.v[piece % PIECES][key][part * 8]);
-            const char *from = kv_value(a.kv, s.place[j], kv_head) + part * 16;
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-        }
-    };
-    const int32_t n_pieces = (n + PIECE_KEYS - 1) / PIECE_KEYS;
-    for (int32_t p = 0; p < PIECES; p++) {
-        if (p < n_pieces) bring(p);
-        asm volatile("cp.async.commit_group;" ::: "memory");
-    }
-
+    const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     /* Scores: thread `sub` of a key has lanes 2 sub and 2 sub + 1. */
     const int32_t sub = lane % 8;
     enum { KEYS = 4, STEP = RING_THREADS / 8 }; /* of a thread at once; of a block */
@@ -252,6 +222,12 @@ template <int DIM, int G> static __global__ void __launch_bounds__(RING_THREADS)
             }
         }
     }
+}
+
+/* Scores to p, their largest, and the sums of p in lanes of absolute positions. */
+template <int DIM, int G> static __device__ __forceinline__ void ring_softmax(RingMemory<DIM, G> &s, int32_t first, int32_t n)
+{
+    const int32_t tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
     __syncthreads();
     for (int h = warp; h < G; h += RING_THREADS / 32) {
         float m = -F_INF;
@@ -273,6 +249,73 @@ template <int DIM, int G> static __global__ void __launch_bounds__(RING_THREADS)
         for (int32_t j = (l - first % LANES + LANES) % LANES; j < n; j += LANES) sum = sum + s.x[h][j];
         s.lanes[h][l] = sum;
     }
+}
+
+/* Whoever is last of the row's splits adds them, in ascending order whoever that is. */
+template <int DIM, int G>
+static __device__ __forceinline__ void ring_join(const AttentionArgs &a, RingMemory<DIM, G> &s, int32_t row, int32_t head, int32_t first_split,
+                                                 int32_t end_split)
+{
+    const int32_t tid = threadIdx.x;
+    __threadfence();
+    __syncthreads();
+    if (tid == 0) s.place[0] = (int32_t)atomicInc(&a.tickets[(int64_t)row * a.heads + head], (uint32_t)(end_split - first_split - 1));
+    __syncthreads();
+    if (s.place[0] != end_split - first_split - 1) return;
+    __threadfence();
+    for (int32_t i = tid; i < G * DIM; i += RING_THREADS) {
+        int32_t h = head + i / DIM, d = i % DIM;
+        const volatile float *partial = a.partial + ((int64_t)row * a.heads + h) * a.n_splits * (DIM + 2);
+        float most = -F_INF, sum = 0, y = 0;
+        for (int32_t p = first_split; p < end_split; p++) {
+            float m = partial[(int64_t)p * (DIM + 2)];
+            most = m > most ? m : most;
+        }
+        for (int32_t p = first_split; p < end_split; p++) {
+            const volatile float *one = partial + (int64_t)p * (DIM + 2);
+            float factor = f_exp(one[0] - most);
+            sum = fmaf(one[1], factor, sum);
+            y = fmaf(one[2 + d], factor, y);
+        }
+        put_out(a, row, h, d, y / sum);
+    }
+}
+
+template <int DIM, int G> static __global__ void __launch_bounds__(RING_THREADS) attend_ring(const __grid_constant__ AttentionArgs a)
+{
+    extern __shared__ __align__(16) char memory[];
+    RingMemory<DIM, G> &s = *(RingMemory<DIM, G> *)memory;
+    const int32_t row = blockIdx.z, head = blockIdx.x * G, split = blockIdx.y, kv_head = head / a.group, tid = threadIdx.x;
+    /* Batch and block table come from the host, not from a kernel: they can be read before the one before us ends. */
+    const int32_t seq_at = a.batch.seq[row];
+    const int32_t first_key = a.batch.first_key ? a.batch.first_key[row] : 0, n_keys = seq_at < 0 ? 0 : a.batch.index[row] + 1;
+    const int32_t first = max(split * ATTN_SPLIT, first_key), end = min((split + 1) * ATTN_SPLIT, n_keys), n = end - first;
+    if (n > 0) {
+        const BatchSeq seq = a.batch.seqs[seq_at];
+        for (int32_t j = tid; j < n; j += RING_THREADS) s.place[j] = key_store(a, seq, row, first + j);
+    }
+    begin_kernel();
+    if (n <= 0) return;
+    for (int32_t i = tid; i < G * DIM; i += RING_THREADS) s.q[i / DIM][i % DIM] = a.q[row * a.q_row + (head + i / DIM) * a.q_head + i % DIM];
+    __syncthreads();
+
+    auto bring = [&](int32_t piece) {
+        for (int32_t i = tid; i < PIECE_KEYS * DIM / 8; i += RING_THREADS) {
+            int32_t key = i / (DIM / 8), part = i % (DIM / 8), j = piece * PIECE_KEYS + key;
+            if (j >= n) continue;
+            uint32_t to = (uint32_t)__cvta_generic_to_shared(&s.v[piece % PIECES][key][part * 8]);
+            const char *from = kv_value(a.kv, s.place[j], kv_head) + part * 16;
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+        }
+    };
+    const int32_t n_pieces = (n + PIECE_KEYS - 1) / PIECE_KEYS;
+    for (int32_t p = 0; p < PIECES; p++) {
+        if (p < n_pieces) bring(p);
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+
+    ring_scores<DIM, G>(a, s, kv_head, n);
+    ring_softmax<DIM, G>(s, first, n);
 
     /* WIDE values a thread, so that few heads still fill the schedulers. */
     enum { WIDE = G == 1 ? 1 : 2, PLACES = DIM / WIDE, SLOTS = (G * PLACES + RING_THREADS - 1) / RING_THREADS, STEPS = 16 };
@@ -341,30 +384,7 @@ template <int DIM, int G> static __global__ void __launch_bounds__(RING_THREADS)
     }
     if (is_only) return;
 
-    /* Whoever is last of the row's splits adds them, in ascending order whoever that is. */
-    const int32_t first_split = first_key / ATTN_SPLIT, end_split = (n_keys + ATTN_SPLIT - 1) / ATTN_SPLIT;
-    __threadfence();
-    __syncthreads();
-    if (tid == 0) s.place[0] = (int32_t)atomicInc(&a.tickets[(int64_t)row * a.heads + head], (uint32_t)(end_split - first_split - 1));
-    __syncthreads();
-    if (s.place[0] != end_split - first_split - 1) return;
-    __threadfence();
-    for (int32_t i = tid; i < G * DIM; i += RING_THREADS) {
-        int32_t h = head + i / DIM, d = i % DIM;
-        const volatile float *partial = a.partial + ((int64_t)row * a.heads + h) * a.n_splits * (DIM + 2);
-        float most = -F_INF, sum = 0, y = 0;
-        for (int32_t p = first_split; p < end_split; p++) {
-            float m = partial[(int64_t)p * (DIM + 2)];
-            most = m > most ? m : most;
-        }
-        for (int32_t p = first_split; p < end_split; p++) {
-            const volatile float *one = partial + (int64_t)p * (DIM + 2);
-            float factor = f_exp(one[0] - most);
-            sum = fmaf(one[1], factor, sum);
-            y = fmaf(one[2 + d], factor, y);
-        }
-        put_out(a, row, h, d, y / sum);
-    }
+    ring_join<DIM, G>(a, s, row, head, first_key / ATTN_SPLIT, (n_keys + ATTN_SPLIT - 1) / ATTN_SPLIT);
 }
 
 template <int DIM, int G> static void launch_ring(Device *d, const AttentionArgs &a, int32_t n_rows)

@@ -8,24 +8,25 @@
  *
  * Passes. A pass whose shape was seen before is recorded as a graph: its kernels know the twins, so a replay brings the
  * twins up to date and launches. Shapes that come once are never recorded. */
-#include "cuda_impl.h"
-
-#include <vector>
+#include "backend/cuda/cuda_impl.h"
 
 #include <mutex>
+#include <vector>
+
+#include <stdlib.h>
 
 enum { RING_BYTES = 16 << 20, MAX_INPUTS = 8192, MAX_PASSES = 256 };
 
 [[noreturn]] void cuda_lost(const char *file, int line, const char *what, cudaError_t e)
 {
     fprintf(stderr, "tandem: the CUDA device failed: %s (%s:%d, %s)\n", cudaGetErrorString(e), file, line, what);
-    exit(4);
+    _Exit(4); /* nothing can be closed on a lost device */
 }
 
 [[noreturn]] void cuda_bug(const char *file, int line, const char *what)
 {
     fprintf(stderr, "%s:%d: check failed: %s\n", file, line, what);
-    abort();
+    __builtin_trap();
 }
 
 /* ---- inputs ---- */
@@ -92,7 +93,7 @@ static void forget_inputs(Device *d)
     forget_passes(d);
     for (Input &i : d->inputs->list) {
         cudaFree(i.twin);
-        free(i.shadow);
+        delete[] i.shadow;
     }
     d->inputs->list.clear();
     memset(d->inputs->hash, 0xff, 2 * MAX_INPUTS * sizeof(int32_t));
@@ -108,8 +109,7 @@ static int find_input(Device *d, const void *host, size_t bytes)
         int32_t i = in->hash[at];
         if (i >= 0 && in->list[i].host == host && in->list[i].capacity == capacity) return i;
         if (i >= 0) continue;
-        Input fresh = { host, capacity, 0, nullptr, (char *)malloc(capacity) };
-        MUST(fresh.shadow);
+        Input fresh = { host, capacity, 0, nullptr, new char[capacity] };
         CUDA_MUST(cudaMalloc(&fresh.twin, capacity));
         in->list.push_back(fresh);
         return in->hash[at] = (int32_t)in->list.size() - 1;
@@ -310,7 +310,7 @@ static void device_close(Device *d)
     if (!d) return;
     if (d->inputs) {
         forget_inputs(d);
-        free(d->inputs->hash);
+        delete[] d->inputs->hash;
         if (d->inputs->ring) cudaFreeHost(d->inputs->ring);
         delete d->inputs;
     }
@@ -321,7 +321,7 @@ static void device_close(Device *d)
     if (d->staging) cudaFreeHost(d->staging);
     if (d->raw) cudaFree(d->raw);
     if (d->stream) cudaStreamDestroy(d->stream);
-    free(d);
+    delete d;
 }
 
 static const char *open_parts(Device *d)
@@ -331,6 +331,7 @@ static const char *open_parts(Device *d)
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e == cudaErrorInsufficientDriver) {
         cudaDriverGetVersion(&driver);
+        if (driver == 0) return "this machine has no NVIDIA driver";
         snprintf(sentence, sizeof sentence, "the NVIDIA driver is too old: it knows CUDA %d.%d, this program needs %d.%d; update the driver",
                  driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
         return sentence;
@@ -352,8 +353,7 @@ static const char *open_parts(Device *d)
     d->inputs = new Inputs();
     d->passes = new Passes();
     d->passes->is_off = getenv("TANDEM_NO_GRAPHS") != nullptr;
-    d->inputs->hash = (int32_t *)malloc(2 * MAX_INPUTS * sizeof(int32_t));
-    if (!d->inputs->hash) return "no memory for the CUDA device";
+    d->inputs->hash = new int32_t[2 * MAX_INPUTS];
     memset(d->inputs->hash, 0xff, 2 * MAX_INPUTS * sizeof(int32_t));
     if ((e = cudaMallocHost(&d->inputs->ring, RING_BYTES))) return say("no pinned memory for the CUDA device", e);
     return nullptr;
@@ -366,8 +366,7 @@ __global__ void cuda_probe()
 static const char *device_open(Device **out, RowCounts *counts)
 {
     *out = nullptr;
-    Device *d = (Device *)calloc(1, sizeof *d);
-    if (!d) return "no memory for the CUDA device";
+    Device *d = new Device();
     d->counts = counts;
 #ifdef TANDEM_FAULTS
     const char *site = getenv("TANDEM_FAULT");

@@ -1,6 +1,6 @@
 /* What only drafters need, with the bits of cpu/draft_ops.c: scaled and capped logits, the convolution inside a block,
  * picking candidates that follow one another. Small beside the linears around them. */
-#include "cuda_impl.h"
+#include "backend/cuda/cuda_impl.h"
 
 enum { THREADS = 256 };
 

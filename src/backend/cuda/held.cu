@@ -7,7 +7,7 @@
  *     rms_norm(q), rms_norm(k), rope(q), rope(k) then kv_store(k, v)     heads go through registers once
  *
  * Results are those of the ops one by one: the same operations on the same numbers. */
-#include "cuda_impl.h"
+#include "backend/cuda/cuda_impl.h"
 
 struct Held {
     enum { NOTHING, ADD, ATTENTION, HEADS } kind;

@@ -14,7 +14,7 @@
  * each tile of outputs, do (more outputs a block: fewer reads of x). No sum depends on rows, tiles or blocks.
  *
  * float32: one thread an output, one fma chain a part: the bits of the CPU. It exists for comparisons, not for speed. */
-#include "cuda_impl.h"
+#include "backend/cuda/cuda_impl.h"
 
 enum { MAX_JOBS = 8, MAX_PARTS = 8 };
 

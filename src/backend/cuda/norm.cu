@@ -2,7 +2,7 @@
  *
  * A norm of a long row has a block: all threads bring the row to shared memory, 16 of them add the squares in the lanes of
  * the contract, all scale. Short vectors (heads) have 16 threads each. Bound by latency: 16 chains of d / 16 steps. */
-#include "cuda_impl.h"
+#include "backend/cuda/cuda_impl.h"
 
 enum { THREADS = 256, LONG_THREADS = 1024, SHORT = 256, MAX_SHARED_ROW = 12288 }; /* longer rows are nobody's: 48 KB */
 

@@ -7,7 +7,7 @@
  *
  * A token costs two chains of dk dependent steps; heads, columns and sequences are side by side. Bound by latency up to
  * hundreds of tokens: about half a microsecond a token whatever the number of heads. */
-#include "cuda_impl.h"
+#include "backend/cuda/cuda_impl.h"
 
 #include <vector>
 

@@ -1,6 +1,6 @@
 /* Rows that only move, and rope: embedding, rounding, gathering, writing to and moving in the cache. A block a row; bound
  * by launch cost. Nothing here adds up. */
-#include "cuda_impl.h"
+#include "backend/cuda/cuda_impl.h"
 
 enum { THREADS = 256 };
 
