@@ -21,7 +21,7 @@ Status drafts_open(Drafts *d, Drafter *drafter, Scheduler *scheduler, const Engi
 {
     size_t n = (size_t)options->max_num_seqs;
     DrafterNeeds needs = drafter_needs(drafter);
-    *d = (Drafts){ .drafter = options->draft_nodes > 1 ? drafter : NULL,
+    *d = (Drafts){ .drafter = drafter,
                    .options = options,
                    .scheduler = scheduler,
                    .vocab_size = vocab_size,
@@ -50,7 +50,7 @@ void drafts_close(Drafts *d)
 /* Levels below the anchor that may be drafted; 0 = none. */
 static int32_t depth_for(const Drafts *d, const Sequence *seq)
 {
-    if (seq->request->g.no_speculation || !sequence_has_output(seq)) return 0;
+    if (!sequence_is_drafted(seq) || !sequence_has_output(seq)) return 0;
     int32_t depth = seq->limit - seq->n_ids - 1;
     if (depth > d->options->draft_depth) depth = d->options->draft_depth;
     return depth < MAX_DEPTH - 1 ? depth : MAX_DEPTH - 1;
@@ -106,16 +106,25 @@ static bool is_proper(const Drafts *d, const DraftJob *job)
     return tree_check(t);
 }
 
+/* Said once: it may go on at every step, and the counter tells the rest. */
+static void count_failure(Drafts *d, const char *why)
+{
+    d->n_failed++;
+    if (d->has_warned) return;
+    d->has_warned = true;
+    log_warn("engine", "drafter %s failed, the step went on without its drafts: %s; from now on failures are only counted",
+             d->drafter->name, why);
+}
+
 void drafts_make(Drafts *d, Stream *st, Share *shares, int32_t n)
 {
     int32_t n_jobs = d->drafter ? make_jobs(d, shares, n) : 0;
     if (n_jobs == 0) return;
     Error why = { 0 };
     Status s = d->drafter->draft(d->drafter, st, d->jobs, n_jobs, &why);
-    if (s) log_debug("engine", "drafter %s failed: %s", d->drafter->name, why.text);
     for (int32_t i = 0; i < n_jobs; i++) {
         if (!s && is_proper(d, &d->jobs[i])) continue;
         tree_start(d->jobs[i].tree, d->jobs[i].anchor);
-        d->n_failed++;
+        count_failure(d, s ? why.text : "what it proposed is no tree of known tokens within the limits");
     }
 }

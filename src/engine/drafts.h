@@ -15,6 +15,7 @@ typedef struct Drafts {
     RowRule             *rules;
     History             *histories;
     uint64_t             n_failed;  /* trees thrown away: the drafter failed, or they were no trees */
+    bool                 has_warned; /* the log knows of the first of them */
 } Drafts;
 
 Status drafts_open(Drafts *d, Drafter *drafter, Scheduler *scheduler, const EngineOptions *options, int32_t vocab_size, Error *err);

@@ -72,11 +72,12 @@ static Status open_parts(Engine *e, Error *err)
 {
     const EngineOptions *o = &e->options;
     DrafterNeeds needs = drafter_needs(e->drafter);
+    Drafter *drafter = o->draft_nodes > 1 ? e->drafter : NULL; /* who may not draft is told nothing */
     int32_t max_entries = o->max_model_len + drafts_max_entries(&needs, o);
     Status s = e->drafter ? e->drafter->fits(e->drafter, &e->model->info, err) : OK;
-    if (!s) s = scheduler_open(&e->scheduler, e->backend, e->drafter, &e->options, max_entries, err);
+    if (!s) s = scheduler_open(&e->scheduler, e->backend, drafter, &e->options, max_entries, err);
     if (!s) s = open_caches(e, err);
-    if (!s) s = step_open(&e->step, e->model, e->backend, e->drafter, &e->scheduler, &e->options, err);
+    if (!s) s = step_open(&e->step, e->model, e->backend, drafter, &e->scheduler, &e->options, err);
     if (!s) s = queue_open(&e->incoming, o->max_waiting, err);
     if (s) return s;
     e->budget = request_budget_open((int64_t)plan_request_bytes(o));

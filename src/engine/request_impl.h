@@ -97,6 +97,11 @@ static inline bool sequence_is_scored(const Sequence *seq)
 {
     return seq->request->g.prompt_logprobs && seq->choice == 0 && !sequence_has_output(seq);
 }
+/* Drafters are told of this sequence: all of it, or nothing. */
+static inline bool sequence_is_drafted(const Sequence *seq)
+{
+    return !seq->request->g.no_speculation;
+}
 static inline bool sequence_stops_at(const Sequence *seq, int32_t token)
 {
     const GenerateRequest *g = &seq->request->g;

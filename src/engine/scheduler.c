@@ -75,7 +75,7 @@ static void leave(Scheduler *s, Sequence *seq)
     while (s->running[i] != seq) i++;
     s->n_running--;
     for (; i < s->n_running; i++) s->running[i] = s->running[i + 1];
-    if (s->drafter) s->drafter->forget(s->drafter, seq->slot);
+    if (s->drafter && sequence_is_drafted(seq)) s->drafter->forget(s->drafter, seq->slot);
     block_table_trim(&s->table, seq->slot, 0);
     slot_pool_give(&s->slots, seq->slot);
     seq->slot = -1;
@@ -116,7 +116,7 @@ static bool start(Scheduler *s, Sequence *seq)
     seq->slot = slot_pool_take(&s->slots);
     CHECK(block_table_reserve(&s->table, seq->slot, seq->n_ids) == OK);
     running_insert(s, seq);
-    if (s->drafter) s->drafter->begin(s->drafter, seq->slot, r->g.id, seq->choice);
+    if (s->drafter && sequence_is_drafted(seq)) s->drafter->begin(s->drafter, seq->slot, r->g.id, seq->choice);
     if (!r->admitted_ms) r->admitted_ms = clock_ms();
     bool is_first = !seq->was_admitted;
     seq->was_admitted = true;

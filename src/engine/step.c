@@ -201,9 +201,11 @@ static Accepted accepted_of(const Step *s, const Share *share)
 static void observe_shares(Step *s)
 {
     int n = 0;
-    for (int32_t i = 0; i < s->n_shares; i++)
-        if (s->shares[i].seq->ended == FINISH_NONE) s->accepted[n++] = accepted_of(s, &s->shares[i]);
-    if (n && s->drafter) s->drafter->observe(s->drafter, s->stream, &s->batch, s->accepted, n);
+    for (int32_t i = 0; i < s->n_shares && s->drafter; i++) {
+        const Sequence *seq = s->shares[i].seq;
+        if (seq->ended == FINISH_NONE && sequence_is_drafted(seq)) s->accepted[n++] = accepted_of(s, &s->shares[i]);
+    }
+    if (n) s->drafter->observe(s->drafter, s->stream, &s->batch, s->accepted, n);
 }
 
 static void advance_shares(Step *s)

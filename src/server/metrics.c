@@ -16,11 +16,12 @@ static void engine_metrics(Buf *out, const EngineStats *e)
     metric(out, "requests_waiting", "gauge", "Requests that wait for a slot", (uint64_t)e->waiting);
     metric(out, "kv_blocks_used", "gauge", "Cache blocks in use", (uint64_t)e->blocks_used);
     metric(out, "kv_blocks", "gauge", "Cache blocks there are", (uint64_t)e->blocks_total);
-    metric(out, "steps_total", "counter", "Turns of the engine loop", e->steps);
+    metric(out, "steps_total", "counter", "Passes over the model", e->steps);
     metric(out, "prompt_tokens_total", "counter", "Prompt tokens computed", e->prompt_tokens);
     metric(out, "output_tokens_total", "counter", "Tokens emitted", e->output_tokens);
     metric(out, "draft_tokens_total", "counter", "Drafted tokens that were verified", e->draft_tokens);
     metric(out, "accepted_tokens_total", "counter", "Drafted tokens that were accepted", e->accepted_tokens);
+    metric(out, "failed_drafts_total", "counter", "Drafts thrown away because the drafter failed or proposed nonsense", e->failed_drafts);
     metric(out, "preemptions_total", "counter", "Running requests whose blocks were taken back", e->preemptions);
     metric(out, "requests_done_total", "counter", "Requests that ended, well or not", e->requests_done);
     metric(out, "requests_failed_total", "counter", "Requests that ended with an error", e->requests_failed);

@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -156,6 +157,49 @@ static void test_bad_drafts_are_counted(void **state)
     rig_close(&rig);
 }
 
+/* What goes to stderr until heard() gives it back. */
+static FILE *listen_to_log(int *saved)
+{
+    FILE *f = tmpfile();
+    assert_non_null(f);
+    fflush(stderr);
+    *saved = dup(STDERR_FILENO);
+    dup2(fileno(f), STDERR_FILENO);
+    return f;
+}
+
+static void heard(FILE *f, int saved, char *text, size_t max)
+{
+    fflush(stderr);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    rewind(f);
+    text[fread(text, 1, max - 1, f)] = 0;
+    fclose(f);
+}
+
+/* A drafter that never works costs nothing but its work, and is not passed over in silence. */
+static void test_failing_drafter_is_said_once(void **state)
+{
+    Rig rig;
+    int32_t prompt[8];
+    int saved;
+    char text[4096];
+    static const char reason[] = "the fake drafter was told to fail";
+    rig_open(&rig, &(RigOptions){ .drafts = true, .engine = { .draft_nodes = 6, .draft_depth = 4 }, .drafter = { .p_fail = 1 } });
+    FILE *f = listen_to_log(&saved);
+    GenerateRequest g = rig_request(1, prompt, 8, 20);
+    Request *r = rig_submit(&rig, &g);
+    rig_finish(&rig, r);
+    heard(f, saved, text, sizeof text);
+    const char *first = strstr(text, reason);
+    assert_true(first && strstr(text, "warn"));
+    assert_null(strstr(first + 1, reason));
+    assert_true(engine_stats(rig.engine).failed_drafts > 10);
+    request_close(r);
+    rig_close(&rig);
+}
+
 static void test_choices_are_truth(void **state)
 {
     Rig rig;
@@ -190,11 +234,41 @@ static void test_no_speculation(void **state)
     Request *r = rig_submit(&rig, &g);
     rig_finish(&rig, r);
     assert_int_equal(fake_drafter_counts(rig.drafter).jobs, 0);
+    assert_int_equal(fake_drafter_counts(rig.drafter).observed, 0);
     RequestTimings t = request_timings(r);
     assert_int_equal(t.steps, 19); /* the first token came with the prompt */
     assert_int_equal(t.draft_tokens + t.accepted_tokens, 0);
     request_close(r);
     rig_close(&rig);
+}
+
+/* Beside one that is drafted, with slots that change hands: the fake drafter checks that it is told all of a sequence or
+ * nothing. Without room for a node nobody is. */
+static void test_drafters_hear_of_what_they_draft(void **state)
+{
+    for (int nodes = 1; nodes <= 6; nodes += 5) {
+        Rig rig;
+        int32_t prompt[4][8];
+        Request *r[4];
+        rig_open(&rig, &(RigOptions){ .drafts = true,
+                                      .engine = { .max_num_seqs = 2, .draft_nodes = nodes, .draft_depth = 4 },
+                                      .drafter = { .p_true = 0.5, .wants_features = nodes > 1 } });
+        for (int i = 0; i < 4; i++) {
+            GenerateRequest g = rig_request((uint64_t)i + 1, prompt[i], 8, 20 + i);
+            g.no_speculation = i % 2 == 0;
+            r[i] = rig_submit(&rig, &g);
+        }
+        for (int i = 0; i < 4; i++) {
+            rig_finish(&rig, r[i]);
+            RequestTimings t = request_timings(r[i]);
+            assert_int_equal(t.draft_tokens > 0, nodes > 1 && i % 2 == 1);
+            request_close(r[i]);
+        }
+        uint64_t observed = fake_drafter_counts(rig.drafter).observed;
+        if (nodes == 1) assert_int_equal(observed, 0);
+        else assert_in_range(observed, 2 * 8 + 1, 2 * (8 + 25)); /* not of four sequences */
+        rig_close(&rig);
+    }
 }
 
 /* With perfect chains, what is accepted is counted once, and steps shrink accordingly. */
@@ -758,8 +832,10 @@ int main(void)
         cmocka_unit_test(test_drafted_and_preempted_is_truth),
         cmocka_unit_test(test_bad_drafts_are_no_drafts),
         cmocka_unit_test(test_bad_drafts_are_counted),
+        cmocka_unit_test(test_failing_drafter_is_said_once),
         cmocka_unit_test(test_choices_are_truth),
         cmocka_unit_test(test_no_speculation),
+        cmocka_unit_test(test_drafters_hear_of_what_they_draft),
         cmocka_unit_test(test_drafts_save_steps),
         cmocka_unit_test(test_drafts_know_the_draw),
         cmocka_unit_test(test_finish_reasons),

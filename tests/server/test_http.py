@@ -74,6 +74,7 @@ class TestPaths(Shared):
         self.assertTrue(headers["Content-Type"].startswith("text/plain; version=0.0.4"))
         for line in body.decode().splitlines():
             self.assertRegex(line, r'^(# (HELP|TYPE) tandem_\w+ .+|tandem_\w+(\{code="\dxx"\})? \d+)$')
+        self.assertEqual(self.server.metric("failed_drafts_total"), 0)
 
     def test_unknown_path(self):
         self.fails(self.server.get("/v2/models"), 404)
