@@ -138,7 +138,7 @@ static Status run_decode(Bench *b, Error *err)
 static double time_pass(Bench *b, int32_t first, int32_t n, int32_t n_outputs)
 {
     int32_t ids[PREFILL + 64];
-    for (int i = 0; i < COUNT(ids); i++) ids[i] = 100 + i * 7 % 1000;
+    for (int i = 0; i < COUNT(ids); i++) ids[i] = (100 + i * 7 % 1000) % b->model->info.vocab_size;
     double start = clock_ms();
     score_pass(b->scorer, ids, first, n, n_outputs);
     return clock_ms() - start;

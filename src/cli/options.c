@@ -322,12 +322,13 @@ static Status parse_env_file(Options *o, FILE *notes, Error *err)
     return s;
 }
 
-/* Words of EXTRA_ARGS, split at blanks, quotes kept together; freed never: they live as long as the process. */
+/* Words of EXTRA_ARGS, split at blanks, quotes kept together. */
 static Status parse_extra(Options *o, const char *text, FILE *notes, Error *err)
 {
     char *words[64], *copy = mem_strdup(text);
     int n = 0;
     if (!copy) return error_set(err, ERR_NOMEM, "no memory for EXTRA_ARGS");
+    o->owned_extra = copy;
     for (char *p = copy; *p;) {
         while (*p == ' ') p++;
         if (!*p) break;
@@ -438,5 +439,6 @@ Status options_parse(Options *o, int argc, char **argv, char **environ_list, FIL
 void options_free(Options *o)
 {
     mem_free(o->owned);
-    o->owned = NULL;
+    mem_free(o->owned_extra);
+    o->owned = o->owned_extra = NULL;
 }

@@ -59,7 +59,7 @@ typedef struct Options {
     const char *synthetic_acceptance;
 
     int         source;                    /* while parsing: which of the three is being read */
-    void       *owned;                     /* texts read from .env; options_free */
+    void       *owned, *owned_extra;       /* texts of .env and of EXTRA_ARGS; options_free */
 } Options;
 
 /* argv[1] is the command. ERR_USAGE with the nearest name for an unknown flag; notes about flags that mean nothing here
