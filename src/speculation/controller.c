@@ -15,8 +15,8 @@
  * Credit. Losses against plain decoding are counted per sequence, in plain steps: a draft is paid from a credit that is
  * small, fills up by what drafts gain, and otherwise slowly. So no run of bad luck costs more than 3 % of 256 plain steps.
  *
- * A draft that hits nothing is most often an accident. Where it is more likely the end of hitting, that family is off in
- * the very next pass. */
+ * A draft that hits nothing is most often an accident, and belief moves by what it weighs. Where one round alone makes the end
+ * of hitting more likely than an accident, that family is off in the very next pass, and then judged like any other. */
 #include "speculation/controller.h"
 
 #include "base/memory.h"
@@ -26,10 +26,10 @@
 #include <math.h>
 #include <string.h>
 
-enum { PROBE_TOKENS = 64, HORIZON_TOKENS = 128, IDLE_ROUNDS = 20, CATCH_UP_TOKENS = 32, BIAS_TOKENS = 16 };
+enum { PROBE_TOKENS = 64, HORIZON_TOKENS = 128, IDLE_ROUNDS = 20, CATCH_UP_TOKENS = 32, BIAS_TOKENS = 16, PLAIN_PASSES = 2000 };
 static const double full_credit = 6.4, credit_per_token = 1.2 / 256; /* 7.6 plain steps in 256 tokens: 3 % */
 static const double first_draft_share = 0.1; /* of a pass, until a draft was timed */
-static const double probe_insight = 0.15;     /* how much of the truth one probe tells */
+static const double probe_insight = 0.15;    /* how much of the truth one probe tells */
 static const double bias_memory = 0.97;      /* a round */
 
 typedef struct Method {
@@ -83,6 +83,7 @@ struct Controller {
     Method  method[MAX_METHODS];
     HitLaw  law[MAX_METHODS];              /* by family */
     Cost    pass, mixed;                   /* mixed: with rows of prompts beside */
+    int64_t plain_at[COST_SEQS];           /* by concurrency: when a pass without drafts was last timed; 0 = never */
     Seat   *seats;                         /* [n_slots] */
     Bid    *bids;                          /* [n_slots] */
     int32_t *heap;                         /* [n_slots] bids, the one with the best next step first */
@@ -162,6 +163,13 @@ static double pass_ms(const Controller *c, int32_t n_rows, int32_t n_other, int3
     return cost_of(is_mixed ? &c->mixed : &c->pass, n_rows + n_other, n_seqs);
 }
 
+/* What plain decoding costs must be known, and not from long ago: everything is compared with it. */
+static bool plain_is_known(const Controller *c, int32_t n_seqs)
+{
+    int64_t at = c->plain_at[cost_seqs_bucket(n_seqs)];
+    return at > 0 && c->pass.n_measured - at < PLAIN_PASSES;
+}
+
 /* A sequence's part of a plain step. */
 static double plain_ms(const Controller *c, int32_t n_seqs)
 {
@@ -214,14 +222,14 @@ static bool is_offered(const Controller *c, const DraftWish *wish, int32_t m)
            (wish->only_method < 0 || wish->only_method == m);
 }
 
-/* Widest index for this wish; fewer nodes than its limits allow are never worse than none. */
-static int widths_of(const Controller *c, const DraftWish *wish, int32_t m)
+/* Nodes that its limits leave it. */
+static int32_t most_nodes(const Controller *c, const DraftWish *wish, int32_t m)
 {
     const DraftMethod *face = c->method[m].face;
     int32_t most = wish->max_nodes < face->max_nodes ? wish->max_nodes : face->max_nodes;
     if (!face->is_tree && most > wish->max_depth + 1) most = wish->max_depth + 1;
     if (wish->foreseen[m] >= 0 && most > wish->foreseen[m] + 1) most = wish->foreseen[m] + 1;
-    return hits_width(face->is_tree, most) + 1;
+    return most;
 }
 
 /* Chain and tree of one network share a belief, and no model fits both: what a method gave in this sequence, over what it
@@ -238,7 +246,7 @@ static void bid_gains(const Controller *c, Bid *bid, int32_t m)
     const Method *method = &c->method[m];
     const HitBelief *b = &seat->belief[method->family];
     double factor = (wish->foreseen[m] >= 0 ? 1 : b->offers) * bias_of(seat, m);
-    int n = widths_of(c, wish, m);
+    int n = hits_width(method->face->is_tree, most_nodes(c, wish, m)) + 1;
     for (int w = 0; w < n; w++) {
         double gain = factor * hits_expect(&c->law[method->family], b, method->face->is_tree, w);
         bid->gain[m][w] = (float)(gain < wish->max_depth ? gain : wish->max_depth);
@@ -259,7 +267,7 @@ static void bid_open(const Controller *c, Bid *bid, DraftWish *wish)
         bid->n_widths[m] = 0;
         if (!is_offered(c, wish, m)) continue;
         bid_gains(c, bid, m);
-        if (bid->n_widths[m] > 0 && !is_idle(seat, f) && !hits_collapsed(&seat->belief[f])) bid->usable |= 1u << m;
+        if (bid->n_widths[m] > 0 && !is_idle(seat, f) && !seat->belief[f].has_collapsed) bid->usable |= 1u << m;
     }
 }
 
@@ -390,7 +398,7 @@ typedef struct Trial {
 
 /* What method m could give sequence `bid` beyond `now`, its net tokens a round under the plan, at the price `rate` of a
  * millisecond. The cheapest width is tried; its value is what each level would save over the horizon. */
-static Trial trial_of(const Controller *c, const Load *rest, const Bid *bid, int32_t m, double now, double rate)
+static Trial trial_of(const Controller *c, const Load *rest, const Bid *bid, int32_t m, double now, double rate, int32_t max_rows)
 {
     const Method *method = &c->method[m];
     const HitLaw *law = &c->law[method->family];
@@ -402,6 +410,7 @@ static Trial trial_of(const Controller *c, const Load *rest, const Bid *bid, int
         Load with = *rest;
         Corner corner = { (int16_t)hits_nodes(method->face->is_tree, w), (int16_t)m, bid->gain[m][w] };
         load_move(&with, bid, bid->corner[0], corner);
+        if (with.n_rows > max_rows) break;
         double price = rate * (load_ms(c, &with) - least), cost = now - ((double)corner.gain - price);
         if (cost < t.cost) t = (Trial){ .corner = corner, .cost = cost };
         for (int k = 0; k < HIT_LEVELS; k++) {
@@ -417,7 +426,7 @@ static Trial trial_of(const Controller *c, const Load *rest, const Bid *bid, int
 }
 
 /* At most one sequence a pass probes, the one where it is worth most. */
-static void add_probe(Controller *c, const Load *load, int32_t n, double rate)
+static void add_probe(Controller *c, const Load *load, int32_t n, double rate, int32_t max_rows)
 {
     Trial best = { .value = 0 };
     const Bid *who = NULL;
@@ -429,7 +438,7 @@ static void add_probe(Controller *c, const Load *load, int32_t n, double rate)
         double now = (double)bid->corner[bid->at].gain - rate * (load_ms(c, load) - load_ms(c, &rest));
         for (int32_t m = 0; m < c->n_methods; m++) {
             if (!bid->n_widths[m] || !is_idle(seat, c->method[m].family)) continue;
-            Trial t = trial_of(c, &rest, bid, m, now, rate);
+            Trial t = trial_of(c, &rest, bid, m, now, rate, max_rows);
             if (t.value - t.cost <= best.value - best.cost) continue;
             best = t;
             who = bid;
@@ -444,7 +453,7 @@ static void add_probe(Controller *c, const Load *load, int32_t n, double rate)
 
 /* ---- the plan ---- */
 
-static Load load_of(const Controller *c, const DraftWish *wishes, int32_t n, int32_t n_other)
+static Load load_of(const DraftWish *wishes, int32_t n, int32_t n_other)
 {
     Load load = { .n_seqs = n, .n_other = n_other };
     for (int32_t i = 0; i < n; i++) {
@@ -475,8 +484,23 @@ static void keep_in_credit(const Controller *c, DraftWish *wish, const Load *loa
     if (wish->n_nodes == 1) wish->method = -1;
 }
 
-/* Wishes with a width of their own have it; the others become bids. Returns how many. */
-static int32_t open_bids(Controller *c, DraftWish *wishes, int32_t n, Load *load, int32_t *max_draft_rows)
+/* A request's own width is taken as it is, as far as limits and rows go. */
+static void take_fixed(Controller *c, const Bid *bid, double *tokens, int32_t *max_draft_rows)
+{
+    DraftWish *wish = bid->wish;
+    int32_t m = wish->only_method;
+    if (m < 0 || bid->n_widths[m] == 0) return;
+    int32_t most = most_nodes(c, wish, m), nodes = wish->fixed_nodes < most ? wish->fixed_nodes : most;
+    if (nodes > *max_draft_rows + 1) nodes = *max_draft_rows + 1;
+    if (nodes <= 1) return;
+    wish->method = m;
+    wish->n_nodes = nodes;
+    *max_draft_rows -= nodes - 1;
+    *tokens += (double)bid->gain[m][hits_width(c->method[m].face->is_tree, nodes)];
+}
+
+/* Of wishes without a width of their own; returns how many. */
+static int32_t open_bids(Controller *c, DraftWish *wishes, int32_t n, double *tokens, int32_t *max_draft_rows)
 {
     int32_t n_bids = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -487,17 +511,8 @@ static int32_t open_bids(Controller *c, DraftWish *wishes, int32_t n, Load *load
         wish->is_probe = c->seats[wish->slot].is_probe = false;
         if (wish->max_nodes <= 1) continue;
         bid_open(c, bid, wish);
-        if (wish->fixed_nodes == 0) {
-            n_bids++;
-            continue;
-        }
-        int32_t m = wish->only_method, most = wish->max_nodes < *max_draft_rows + 1 ? wish->max_nodes : *max_draft_rows + 1;
-        int32_t nodes = wish->fixed_nodes < most ? wish->fixed_nodes : most;
-        if (m < 0 || bid->n_widths[m] == 0 || nodes <= 1) continue;
-        wish->method = m;
-        wish->n_nodes = nodes;
-        *max_draft_rows -= nodes - 1;
-        load->tokens += (double)bid->gain[m][hits_width(c->method[m].face->is_tree, nodes)];
+        if (wish->fixed_nodes > 0) take_fixed(c, bid, tokens, max_draft_rows);
+        else n_bids++;
     }
     return n_bids;
 }
@@ -505,12 +520,11 @@ static int32_t open_bids(Controller *c, DraftWish *wishes, int32_t n, Load *load
 void controller_plan(Controller *c, DraftWish *wishes, int32_t n, int32_t n_other, int32_t max_draft_rows)
 {
     double tokens = n;
-    Load fixed = { 0 };
-    int32_t n_bids = open_bids(c, wishes, n, &fixed, &max_draft_rows);
-    if (n_bids == 0 || !cost_is_measured(&c->pass, n, n)) return; /* what plain decoding costs comes first */
-    tokens += fixed.tokens;
-    Load load = load_of(c, wishes, n, n_other);
+    int32_t n_bids = open_bids(c, wishes, n, &tokens, &max_draft_rows);
+    if (n_bids == 0 || (n_other == 0 && !plain_is_known(c, n))) return;
+    Load load = load_of(wishes, n, n_other);
     load.tokens = tokens;
+    int32_t max_rows = load.n_rows + max_draft_rows;
     double rate = share_out(c, &load, n_bids, max_draft_rows);
     for (int32_t i = 0; i < n_bids; i++) {
         Corner got = c->bids[i].corner[c->bids[i].at];
@@ -518,8 +532,8 @@ void controller_plan(Controller *c, DraftWish *wishes, int32_t n, int32_t n_othe
         c->bids[i].wish->method = got.method;
         c->bids[i].wish->n_nodes = got.n_nodes;
     }
-    add_probe(c, &load, n_bids, rate);
-    load = load_of(c, wishes, n, n_other);
+    add_probe(c, &load, n_bids, rate, max_rows);
+    load = load_of(wishes, n, n_other);
     for (int32_t i = 0; i < n_bids; i++)
         if (c->bids[i].wish->method >= 0) keep_in_credit(c, c->bids[i].wish, &load);
 }
@@ -602,6 +616,7 @@ static void learn_round(Controller *c, const DraftRound *round, double stake)
 
 void controller_learn(Controller *c, const PassReport *r)
 {
+    if (r->n_rounds == 0) return; /* prompts alone: nothing was decided */
     Load load = { .n_seqs = r->n_rounds, .n_other = r->n_other, .n_rows = r->n_rows - r->n_other };
     for (int32_t i = 0; i < r->n_rounds; i++)
         if (r->rounds[i].method >= 0) load.n_jobs[r->rounds[i].method]++;
@@ -609,6 +624,7 @@ void controller_learn(Controller *c, const PassReport *r)
     for (int32_t m = 0; m < c->n_methods; m++) n_jobs += load.n_jobs[m];
     if (n_jobs) learn_drafts(c, r);
     cost_took(r->n_other ? &c->mixed : &c->pass, r->n_rows, r->n_rounds, r->pass_ms);
+    if (n_jobs == 0 && r->n_other == 0) c->plain_at[cost_seqs_bucket(r->n_rounds)] = c->pass.n_measured;
     for (int32_t i = 0; i < r->n_rounds; i++) {
         const DraftRound *round = &r->rounds[i];
         double stake = 0;

@@ -31,7 +31,7 @@ static double bucket_rows(int b)
     return b < ROWS_SINGLE ? b + 1 : ROWS_SINGLE * exp2((b + 0.5 - ROWS_SINGLE) / 4);
 }
 
-static int seqs_bucket(int32_t n)
+int cost_seqs_bucket(int32_t n)
 {
     int b = 0;
     while (b < COST_SEQS - 1 && n > 1 << b) b++;
@@ -98,7 +98,7 @@ static double read_other(const Cost *c, int s, int b)
 
 double cost_of(const Cost *c, int32_t n_rows, int32_t n_seqs)
 {
-    int s = seqs_bucket(n_seqs), b = rows_bucket(n_rows);
+    int s = cost_seqs_bucket(n_seqs), b = rows_bucket(n_rows);
     double rows = n_rows < 1 ? 1 : n_rows, ms = 0;
     if (c->cell[s][b].weight > 0) return cell_ms(c, &c->cell[s][b]);
     ms = read_other(c, s, b);
@@ -117,15 +117,10 @@ static double weight_now(const Cost *c, const CostCell *cell)
     return cell->weight * exp(-fading * (double)(c->n_measured - cell->last));
 }
 
-bool cost_is_measured(const Cost *c, int32_t n_rows, int32_t n_seqs)
-{
-    return weight_now(c, &c->cell[seqs_bucket(n_seqs)][rows_bucket(n_rows)]) >= least_weight;
-}
-
 void cost_took(Cost *c, int32_t n_rows, int32_t n_seqs, double ms)
 {
     if (!(ms > 0) || !isfinite(ms)) return;
-    CostCell *cell = &c->cell[seqs_bucket(n_seqs)][rows_bucket(n_rows)];
+    CostCell *cell = &c->cell[cost_seqs_bucket(n_seqs)][rows_bucket(n_rows)];
     double weight = weight_now(c, cell), seen = log(ms);
     cell->last = ++c->n_measured;
     if (weight < least_weight) { /* new, or long out of use */

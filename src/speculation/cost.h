@@ -2,7 +2,6 @@
  * used for drafting, where rows are nodes a job and sequences are jobs. Times are given: no clock is read here. */
 #pragma once
 
-#include <stdbool.h>
 #include <stdint.h>
 
 enum { COST_ROWS = 56, COST_SEQS = 7 }; /* buckets: rows one by one up to 34, then wider; sequences by powers of two */
@@ -14,9 +13,9 @@ typedef struct CostCell {
 } CostCell;
 
 typedef struct Cost {
-    double   prior_ms, prior_slope; /* before anything was measured: prior_ms * (1 + prior_slope * (rows - 1)) */
-    double   drift;                 /* log; load of the machine, length of the contexts */
-    int64_t  n_measured;
+    double  prior_ms, prior_slope; /* before anything was measured: prior_ms * (1 + prior_slope * (rows - 1)) */
+    double  drift;                 /* log; load of the machine, length of the contexts */
+    int64_t n_measured;
     CostCell cell[COST_SEQS][COST_ROWS];
 } Cost;
 
@@ -28,4 +27,4 @@ void cost_took(Cost *c, int32_t n_rows, int32_t n_seqs, double ms);
 /* What it would take. Between measured numbers of rows the guess leans to the cheaper end, so that what was never tried
  * gets tried once. */
 double cost_of(const Cost *c, int32_t n_rows, int32_t n_seqs);
-bool   cost_is_measured(const Cost *c, int32_t n_rows, int32_t n_seqs); /* not only guessed, and not too long ago */
+int    cost_seqs_bucket(int32_t n_seqs);

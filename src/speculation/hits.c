@@ -19,8 +19,8 @@
 #include <math.h>
 #include <string.h>
 
-static const double level[HIT_LEVELS] = { 0.002, 0.08, 0.17, 0.26, 0.36, 0.46, 0.56, 0.65, 0.74, 0.82, 0.88, 0.93, 0.965, 0.99 };
-static const double jump_per_token = 1.0 / 600, drift_share = 0.02;
+static const double level[HIT_LEVELS] = { 0.002, 0.08, 0.17, 0.26, 0.36, 0.46, 0.56, 0.65, 0.74, 0.82, 0.88, 0.93, 0.965, 0.99, 0.999 };
+static const double jump_per_round = 0.01, jump_per_token = 1.0 / 600, drift_share = 0.02;
 static const double next_guess = 0.85, off_path = 0.6; /* trees, see above; near what two small trained pairs showed */
 static const double anywhere_share = 0.5, collapse_share = 0.1;
 static const double hint_share = 0.5, tree_memory = 0.998;
@@ -165,6 +165,7 @@ void hits_begin(const HitLaw *law, HitBelief *b)
     memcpy(b->p, law->prior, sizeof b->p);
     b->offers = law->offers;
     b->n_own = b->n_hints = 0;
+    b->has_collapsed = false;
 }
 
 /* ---- the filter ---- */
@@ -208,6 +209,7 @@ static double jump_chance(int32_t n_tokens)
 void hits_idle(const HitLaw *law, HitBelief *b, int32_t n_tokens, double change)
 {
     double chance = 1 - (1 - jump_chance(n_tokens)) * (1 - change);
+    b->has_collapsed = false;
     b->n_own *= 1 - chance;
     b->n_hints *= 1 - chance;
     for (int k = 0; k < HIT_LEVELS; k++) b->p[k] = (1 - chance) * b->p[k] + chance * law->prior[k];
@@ -296,7 +298,7 @@ double hits_learn(HitLaw *law, HitBelief *b, const HitRound *r)
         hits_idle(law, b, n_tokens, 0);
         return 0;
     }
-    double change = jump_chance(n_tokens), stayed = 0, jumped = 0, seen[HIT_LEVELS];
+    double change = jump_per_round, stayed = 0, jumped = 0, seen[HIT_LEVELS];
     drift(b->p);
     for (int k = 0; k < HIT_LEVELS; k++) {
         seen[k] = seen_chance(law, k, r);
@@ -306,14 +308,10 @@ double hits_learn(HitLaw *law, HitBelief *b, const HitRound *r)
     b->n_own = (1 - change) * b->n_own + 1;
     for (int k = 0; k < HIT_LEVELS; k++) b->p[k] = ((1 - change) * b->p[k] + change * landing(law, k)) * seen[k];
     normalise(b->p);
+    b->has_collapsed = r->n_spine_accepted == 0 && jumped > stayed;
     learn_spine(law, b, r);
     if (r->is_tree && !r->is_cut) learn_tree(law, b, r);
     learn_prior(law, b, n_tokens);
     if (++law->n_stale >= STALE_ROUNDS || (law->n_stale % 32 == 0 && law->n_prior < 4000)) make_tables(law);
     return jumped / (stayed + jumped);
-}
-
-bool hits_collapsed(const HitBelief *b)
-{
-    return b->p[0] > 0.8;
 }

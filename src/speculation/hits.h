@@ -7,7 +7,7 @@
 
 #include "speculation/tree.h"
 
-enum { HIT_LEVELS = 14, HIT_WIDTHS = 32 };
+enum { HIT_LEVELS = 15, HIT_WIDTHS = 32 };
 
 /* Shared by all sequences: one for each network (family of methods). */
 typedef struct HitLaw {
@@ -29,6 +29,7 @@ typedef struct HitLaw {
 typedef struct HitBelief {
     double p[HIT_LEVELS];
     double offers;
+    bool   has_collapsed;  /* the last round hit nothing, and more likely because the text changed than by accident */
     double n_own, n_hints; /* rounds of its own and of others behind it, lately */
 } HitBelief;
 
@@ -61,6 +62,3 @@ void   hits_hint(const HitLaw *law, HitBelief *b, const HitLaw *other, const Hit
 
 /* n tokens went by without a draft of this family; `change`: chance that the text changed meanwhile, as others saw it. */
 void   hits_idle(const HitLaw *law, HitBelief *b, int32_t n_tokens, double change);
-
-/* More likely than not the drafts have stopped hitting altogether. */
-bool   hits_collapsed(const HitBelief *b);
