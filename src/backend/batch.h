@@ -10,8 +10,8 @@
  *   uncertain  a tree (or chain) whose row 0 is the anchor: entries go behind n_committed in row
  *              order, states stay, every row's update is logged; Model.commit makes one path permanent
  *
- * Arrays marked [dev] live where the kernels run. All memory is borrowed from the step arena of the
- * engine until the step ends. */
+ * Arrays marked [dev] live where the kernels run. All memory is the batch
+ * builder's, borrowed until it builds the next one. */
 #pragma once
 
 #include "backend/contract.h"

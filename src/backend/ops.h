@@ -37,7 +37,7 @@ typedef struct GatedDelta {
     const float *dt_bias;   /* [nv] float32 */
 } GatedDelta;
 
-/* What one uncertain row did to the states of one layer, enough to do it again: log_bytes_of_gated_delta() each. */
+/* What one uncertain row did to the states of one layer, enough to do it again. */
 typedef struct GdnLog {
     float  *k;     /* [n_rows][nk * dk]  normalised keys */
     float  *u;     /* [n_rows][nv * dv]  deltas */

@@ -1,6 +1,6 @@
 /* Memory that is freed all at once. Two kinds of use:
- *   request arena   grows by chunks up to `limit`; freed when the request closes
- *   step arena      one chunk sized by the plan; arena_reset() each step; never grows
+ *   growing   by chunks up to `limit`, freed at the end of a thing: an HTTP job, a template and its rendering
+ *   fixed     one chunk, taken at open and carved once: the row arrays of a pass (engine/batch_builder), a drafter's
  * One thread at a time. */
 #pragma once
 

@@ -106,9 +106,9 @@ void decoder_end(Decoder *d, Stream *st, Batch *batch);
 /* Moves the entries of the accepted paths to the positions of their tokens. */
 void decoder_commit_kv(Decoder *d, Stream *st, const Batch *batch, const Commit *commits, int n);
 
-/* `n` columns of rows of the scratch. */
+/* Hands out pieces of the scratch, one behind the other. */
 typedef struct Carver {
     char  *base; /* NULL: only measures */
     size_t used;
 } Carver;
-Tensor carve(Carver *c, DType dtype, int64_t rows, int64_t cols);
+Tensor carve(Carver *c, DType dtype, int64_t rows, int64_t cols); /* [rows, cols] */

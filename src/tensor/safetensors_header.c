@@ -65,7 +65,7 @@ static int32_t take_hex4(Scan *s)
     return value;
 }
 
-/* The character of "\uXXXX" or of a surrogate pair; -1 when it is none. */
+/* The character of an escape by its four hex digits, or of a surrogate pair of them; -1 when it is none. */
 static int32_t take_unicode_escape(Scan *s)
 {
     int32_t c = take_hex4(s);

@@ -1,4 +1,5 @@
 #include "rig.h"
+#include "support/row_hash.h"
 
 #include "base/memory.h"
 #include "engine/plan.h"
@@ -9,17 +10,6 @@
 
 #include <cmocka.h>
 
-static uint64_t hash_floats(const float *x, int32_t n)
-{
-    uint64_t h = 1469598103934665603u;
-    for (int32_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], sizeof bits);
-        h = (h ^ bits) * 1099511628211u;
-    }
-    return h;
-}
-
 static void on_row(void *ctx, uint64_t id, int32_t choice, int32_t index, const float *logits, int32_t vocab,
                    int32_t token)
 {
@@ -28,7 +18,7 @@ static void on_row(void *ctx, uint64_t id, int32_t choice, int32_t index, const 
     if (r->n == 0) r->first_index = index;
     CHECK(r->n < RIG_MAX_TOKENS && index == r->first_index + r->n);
     r->tokens[r->n] = token;
-    r->logits_hash[r->n++] = hash_floats(logits, vocab);
+    r->logits_hash[r->n++] = row_hash(logits, vocab);
 }
 
 static void fill_defaults(EngineOptions *o, Rig *rig)
@@ -175,7 +165,7 @@ void rig_truth(const Rig *rig, const GenerateRequest *g, int32_t choice, RigReco
         choose(chooser, logits, &rule, (DrawKey){ g->seed, (uint32_t)choice }, (uint32_t)n, &c);
         if (!c.is_finite) break;
         ids[n] = out->tokens[out->n] = c.token;
-        out->logits_hash[out->n++] = hash_floats(logits, RIG_VOCAB);
+        out->logits_hash[out->n++] = row_hash(logits, RIG_VOCAB);
         if (is_stop(g, c.token)) break;
     }
     chooser_close(chooser);

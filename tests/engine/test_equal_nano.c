@@ -2,6 +2,7 @@
  * drafted by the oracle as chains and trees; greedy and sampled. The plain side is one sequence, one row a pass.
  * (`tandem verify` is the large version of this.) */
 #include "base/memory.h"
+#include "support/row_hash.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
 
@@ -32,17 +33,6 @@ static const char *model_name;
 static float temperature;
 static Answers truth;
 
-static uint64_t hash_floats(const float *x, int32_t n)
-{
-    uint64_t h = 1469598103934665603u;
-    for (int32_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], sizeof bits);
-        h = (h ^ bits) * 1099511628211u;
-    }
-    return h;
-}
-
 static void on_row(void *ctx, uint64_t id, int32_t choice, int32_t index, const float *logits, int32_t vocab,
                    int32_t token)
 {
@@ -51,7 +41,7 @@ static void on_row(void *ctx, uint64_t id, int32_t choice, int32_t index, const 
     if (at == 0) a->first[id] = index;
     assert_true(at < N_TOKENS && index == a->first[id] + at);
     a->tokens[id][at] = token;
-    a->hashes[id][at] = hash_floats(logits, vocab);
+    a->hashes[id][at] = row_hash(logits, vocab);
 }
 
 static int32_t true_tokens(void *ctx, uint64_t id, int32_t choice, int32_t index, const int32_t **tokens)

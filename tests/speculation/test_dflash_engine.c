@@ -5,6 +5,7 @@
 #include "engine/plan.h"
 #include "speculation/draft_dflash.h"
 #include "support/golden.h"
+#include "support/row_hash.h"
 
 #include "base/memory.h"
 
@@ -41,17 +42,6 @@ typedef struct Run {
     EngineStats stats;
 } Run;
 
-static uint64_t hash_row(const float *logits, int32_t n)
-{
-    uint64_t hash = 14695981039346656037u;
-    for (int32_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &logits[i], sizeof bits);
-        hash = (hash ^ bits) * 1099511628211u;
-    }
-    return hash;
-}
-
 static void on_row(void *ctx, uint64_t id, int32_t choice, int32_t index, const float *logits, int32_t vocab,
                    int32_t token)
 {
@@ -60,7 +50,7 @@ static void on_row(void *ctx, uint64_t id, int32_t choice, int32_t index, const 
     int32_t k = index - run->n_prompt[id - 1];
     assert_in_range(k, 0, N_TOKENS - 1);
     g->tokens[k] = token;
-    g->logits[k] = hash_row(logits, vocab);
+    g->logits[k] = row_hash(logits, vocab);
     if (k + 1 > g->n) g->n = k + 1;
 }
 
