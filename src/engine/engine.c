@@ -138,7 +138,8 @@ static Status hand_in(Engine *e, Request *r, void (*notify)(void *ctx), void *ct
 Status engine_submit(Engine *e, const GenerateRequest *g, void (*notify)(void *ctx), void *ctx, Request **out,
                      Error *err)
 {
-    RequestBounds bounds = { e->model->info.vocab_size, e->options.max_model_len };
+    const Drafts *d = &e->step.drafts;
+    RequestBounds bounds = { e->model->info.vocab_size, e->options.max_model_len, e->options.draft_nodes, d->n_methods, d->methods };
     *out = NULL;
     if (atomic_fetch_add(&e->n_waiting, 1) >= e->options.max_waiting) {
         atomic_fetch_sub(&e->n_waiting, 1);
@@ -240,6 +241,17 @@ static void publish(Engine *e)
 
 /* ---- turning ---- */
 
+static void copy_methods(const Drafts *d, EngineStats *out)
+{
+    out->n_methods = d->n_methods;
+    for (int32_t m = 0; m < d->n_methods; m++) {
+        const MethodState *state = &d->states[m];
+        out->methods[m] = (MethodStats){ .name = d->methods[m].name, .counts = state->counts, .failed_drafts = state->n_failed,
+                                         .is_suspect = state->is_suspect };
+        memcpy(out->methods[m].off, d->methods[m].off, sizeof out->methods[m].off);
+    }
+}
+
 static void publish_stats(Engine *e)
 {
     const StepCounts *c = &e->step.counts;
@@ -256,7 +268,11 @@ static void publish_stats(Engine *e)
                         .requests_done = e->n_done,
                         .requests_failed = e->n_failed,
                         .last_step_ms = (uint64_t)clock_ms(),
-                        .failed_drafts = e->step.drafts.n_failed };
+                        .failed_drafts = e->step.drafts.n_failed,
+                        .draft_ms = c->draft_ms,
+                        .forward_ms = c->forward_ms,
+                        .choose_ms = c->choose_ms };
+    copy_methods(&e->step.drafts, &now);
     pthread_mutex_lock(&e->stats_mutex);
     e->stats = now;
     pthread_mutex_unlock(&e->stats_mutex);
@@ -329,6 +345,12 @@ EngineStats engine_stats(const Engine *e)
     pthread_mutex_unlock(&locked->stats_mutex);
     now.waiting = atomic_load(&locked->n_waiting);
     return now;
+}
+
+const DraftMethod *engine_methods(const Engine *e, int32_t *n)
+{
+    *n = e->step.drafts.n_methods;
+    return e->step.drafts.methods;
 }
 
 const ModelInfo *engine_model(const Engine *e)

@@ -27,12 +27,21 @@ typedef struct GenerateRequest {
     int32_t        stop_ids[MAX_STOP_IDS];
     bool           ignore_eos;     /* stop ids do not stop */
     bool           no_speculation;
+    char           draft_method[24]; /* only by this one, a name of engine_methods(); "" = whichever pays */
+    int32_t        draft_nodes;    /* rows of its verify passes, anchor included, taken as they are; 0 = as many as pay */
     bool           prompt_logprobs; /* score the prompt: logprobs of its own tokens */
 } GenerateRequest;
+
+/* What became of the drafts of one method. */
+typedef struct DraftCounts {
+    int64_t rounds, draft_tokens, accepted_tokens; /* verify passes with its drafts; drafted rows; of them accepted */
+    int32_t reached[MAX_DEPTH], accepted[MAX_DEPTH]; /* [d], d >= 1: rounds whose drafts went d deep; accepted that far */
+} DraftCounts;
 
 typedef struct RequestTimings {
     double  queue_ms, prefill_ms, decode_ms;   /* waiting, first step to first token, first to last token */
     int64_t steps, draft_tokens, accepted_tokens; /* decode passes it was in; drafted rows; of them accepted */
+    DraftCounts drafts[MAX_METHODS];           /* by method, as engine_methods() has them */
 } RequestTimings;
 
 /* Logprobs of one emitted token. */
@@ -49,6 +58,7 @@ typedef struct EngineHooks { /* tests and `tandem verify`; called on the engine 
     /* A row whose token was chosen and committed: logits of the place before `index`, where `token` was put. */
     void (*row)(void *ctx, uint64_t request_id, int32_t choice, int32_t index, const float *logits, int32_t vocab, int32_t token);
     void *ctx;
+    double (*clock_ms)(void *ctx); /* by which drafts and passes are timed for the controller; NULL = the real clock */
 } EngineHooks;
 
 typedef struct EngineOptions {
@@ -61,6 +71,8 @@ typedef struct EngineOptions {
     int32_t     max_waiting;            /* queue bound: more is ERR_FULL */
     int32_t     draft_nodes;            /* rows a verify pass may have per sequence (anchor included); 0 or 1 = no drafts */
     int32_t     draft_depth;
+    bool        adapts_drafts;          /* a controller decides every round who is drafted, how and how wide; else everybody is,
+                                         * by the first method, as wide as there is room */
     int32_t     n_valid;                /* ids from here on are padding of the vocabulary and never chosen; 0 = all are valid */
     size_t      max_request_bytes;      /* of all live requests: prompts, tokens, logprobs; more is ERR_FULL. 0 = default of plan.h */
     EngineHooks hooks;
@@ -94,13 +106,26 @@ void                request_close(Request *r);                          /* front
 bool                request_wait(Request *r, int timeout_ms);           /* blocks until something new was published; false: nothing
                                                                          * new in time (-1 = no limit), or done and seen before */
 
+typedef struct MethodStats {
+    const char *name;
+    DraftCounts counts;
+    uint64_t    failed_drafts;
+    bool        is_suspect; /* guesses so much worse than such drafters do that it may belong to another model */
+    char        off[160];   /* why it is switched off; "" = it works */
+} MethodStats;
+
 typedef struct EngineStats {
     int32_t  running, waiting, blocks_used, blocks_total;
     uint64_t steps, prompt_tokens, output_tokens, draft_tokens, accepted_tokens, preemptions, requests_done, requests_failed;
     uint64_t last_step_ms; /* monotonic clock at the end of the last step */
     bool     is_lost;      /* a device or rank is gone */
     uint64_t failed_drafts; /* trees thrown away: the drafter failed, or they were no trees */
+    double   draft_ms, forward_ms, choose_ms; /* of all steps: drafting; the target's passes; choosing, commit, observe */
+    int32_t  n_methods;
+    MethodStats methods[MAX_METHODS]; /* as engine_methods() has them */
 } EngineStats;
 EngineStats engine_stats(const Engine *e);
+const DraftMethod *engine_methods(const Engine *e, int32_t *n); /* ways of drafting, names as requests use them; any thread, `off`
+                                                                 * only from engine_stats() */
 const ModelInfo *engine_model(const Engine *e);
 const EngineOptions *engine_options(const Engine *e);

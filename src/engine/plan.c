@@ -83,7 +83,7 @@ static size_t fixed_bytes(Plan *p, const Needs *needs, const PlanInput *in)
     p->weight_bytes = needs->model.weight_bytes;
     p->scratch_bytes = needs->model.scratch_bytes;
     p->pass_bytes = batch_builder_bytes(&p->limits, p->config.vocab_size, p->config.hidden_size, &in->drafter);
-    p->drafter_bytes = needs->drafter.bytes;
+    p->drafter_bytes = needs->drafter.bytes + (o->draft_nodes > 1 ? drafts_bytes(o) : 0);
     p->state_bytes = (size_t)o->max_num_seqs * (groups_slot_bytes(needs->model.groups, needs->model.n_groups) +
                                                 groups_slot_bytes(needs->drafter.groups, needs->drafter.n_groups));
     p->table_bytes = block_table_bytes(&shape);

@@ -13,6 +13,8 @@
 #include "base/memory.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 /* ---- budget ---- */
@@ -86,6 +88,27 @@ static Status check_ids(const char *field, const int32_t *ids, int32_t n, int32_
     return OK;
 }
 
+/* Index of the method that the request names; -1 = it names none. */
+static int32_t method_of(const GenerateRequest *g, const RequestBounds *b)
+{
+    int32_t m = b->n_methods - 1;
+    while (m >= 0 && strcmp(b->methods[m].name, g->draft_method) != 0) m--;
+    return g->draft_method[0] ? m : -1;
+}
+
+static Status check_drafts(const GenerateRequest *g, const RequestBounds *b, Error *err)
+{
+    char names[160] = "nothing";
+    if (g->draft_nodes < 0 || g->draft_nodes == 1 || (g->draft_nodes && g->draft_nodes > b->draft_nodes))
+        return error_set_param(err, ERR_INPUT, "speculation", "speculation asks for drafts of %d tokens; here they have 1 to %d",
+                               g->draft_nodes - 1, b->draft_nodes > 1 ? b->draft_nodes - 1 : 0);
+    if (!g->draft_method[0] || method_of(g, b) >= 0) return OK;
+    for (int32_t m = 0, at = 0; m < b->n_methods && at < (int32_t)sizeof names; m++)
+        at += snprintf(names + at, sizeof names - (size_t)at, "%s%s", m ? ", " : "", b->methods[m].name);
+    return error_set_param(err, ERR_INPUT, "speculation", "speculation asks for the method \"%s\", but this server drafts by %s",
+                           g->draft_method, names);
+}
+
 static Status request_check(const GenerateRequest *g, const RequestBounds *b, Error *err)
 {
     Status s = check_lengths(g, b, err);
@@ -95,6 +118,7 @@ static Status request_check(const GenerateRequest *g, const RequestBounds *b, Er
     if (!s) s = check_ids("prompt", g->prompt, g->n_prompt, b->vocab_size, err);
     if (!s) s = check_ids("stop_token_ids", g->stop_ids, g->n_stop_ids, b->vocab_size, err);
     if (!s) s = sample_params_check(&g->params, b->vocab_size, err);
+    if (!s && !g->no_speculation) s = check_drafts(g, b, err);
     return s;
 }
 
@@ -170,6 +194,7 @@ Status request_open(Request **out, const GenerateRequest *g, const RequestBounds
     request_layout(r, g, limit);
     r->budget = budget;
     r->bytes = (int64_t)bytes;
+    r->only_method = method_of(g, bounds);
     r->n_unended = r->n_unadmitted = g->n_choices;
     r->submitted_ms = clock_ms();
     atomic_init(&r->refs, 2);

@@ -48,6 +48,7 @@ struct Request {
     GenerateRequest g;                /* prompt and bias point into this request's own memory */
     RequestBudget  *budget;
     int64_t         bytes;
+    int32_t         only_method;      /* index of g.draft_method; -1 = any */
     TokenLogprob   *prompt_logprobs;  /* [n_prompt], or NULL */
     Sequence       *sequence;         /* [g.n_choices] */
     atomic_int      refs;             /* front and engine */
@@ -73,7 +74,9 @@ struct Request {
 };
 
 typedef struct RequestBounds {
-    int32_t vocab_size, max_model_len;
+    int32_t            vocab_size, max_model_len, draft_nodes;
+    int32_t            n_methods; /* 0: this engine does not draft */
+    const DraftMethod *methods;
 } RequestBounds;
 
 /* Checks, copies and lays out a request in one piece of memory. ERR_INPUT naming the field, ERR_FULL when the budget

@@ -117,6 +117,7 @@ static bool start(Scheduler *s, Sequence *seq)
     CHECK(block_table_reserve(&s->table, seq->slot, seq->n_ids) == OK);
     running_insert(s, seq);
     if (s->drafter && sequence_is_drafted(seq)) s->drafter->begin(s->drafter, seq->slot, r->g.id, seq->choice);
+    if (s->controller) controller_begin(s->controller, seq->slot, seq->n_ids);
     if (!r->admitted_ms) r->admitted_ms = clock_ms();
     bool is_first = !seq->was_admitted;
     seq->was_admitted = true;
@@ -145,13 +146,22 @@ void scheduler_make_room(Scheduler *s)
     }
 }
 
-int32_t scheduler_draft_rows(const Scheduler *s, int32_t n_decoding, int32_t n_drafting)
+/* Rows that prompts would take now if nothing were drafted, at most `most`. */
+static int32_t prompt_rows(const Scheduler *s, int32_t most)
 {
-    if (n_drafting == 0) return 0;
+    int32_t n = 0, chunk = s->options->prefill_chunk;
+    for (int32_t i = 0; i < s->n_running && n < most; i++) {
+        int32_t pending = sequence_pending(s->running[i]);
+        if (pending > 1) n += chunk > 0 && pending > chunk ? chunk : pending;
+    }
+    return n < most ? n : most;
+}
+
+int32_t scheduler_draft_rows(const Scheduler *s, int32_t n_decoding, int32_t *n_other)
+{
     int32_t left = s->options->max_num_batched_tokens - n_decoding;
-    if (n_decoding < s->n_running) left /= 2; /* prompts are being computed: drafts must not starve them */
-    int32_t most = s->options->draft_nodes - 1, each = left / n_drafting;
-    return each < most ? each : most;
+    *n_other = prompt_rows(s, left);
+    return n_decoding < s->n_running ? left / 2 : left; /* prompts are being computed: drafts must not starve them */
 }
 
 /* A prompt is scored by its first choice alone. It is the oldest, and once rows or outputs have limited somebody none are

@@ -5,10 +5,12 @@
 #include "cache/block_table.h"
 #include "cache/slot_pool.h"
 #include "engine/request_impl.h"
+#include "speculation/controller.h"
 
 typedef struct Scheduler {
     const EngineOptions *options;  /* borrowed */
     Drafter             *drafter;  /* borrowed, may be NULL: told who begins and who leaves */
+    Controller          *controller; /* the same, told who begins; set by who opens it */
     BlockTable           table;
     SlotPool             slots;
     Sequence           **running;  /* [max_num_seqs], oldest first */
@@ -32,8 +34,9 @@ int32_t scheduler_admit(Scheduler *s);
  * waiting and later computes its tokens again. */
 void scheduler_make_room(Scheduler *s);
 
-/* Rows that a draft may add to each of n_drafting sequences in a pass where n_decoding sequences decode. */
-int32_t scheduler_draft_rows(const Scheduler *s, int32_t n_decoding, int32_t n_drafting);
+/* Rows that drafts of all sequences together may add to a pass where n_decoding sequences decode. n_other: rows of prompts
+ * that will be in it. */
+int32_t scheduler_draft_rows(const Scheduler *s, int32_t n_decoding, int32_t *n_other);
 
 /* Prompt rows for seq in this pass, given how many rows and outputs are left in it. */
 int32_t scheduler_prompt_rows(const Scheduler *s, const Sequence *seq, int32_t rows_left, int32_t outputs_left);

@@ -141,6 +141,7 @@ static Status plan_with_drafter(const StackOptions *o, PlanInput *in, Speculatio
     if (s || shape->method == SPEC_NONE) return s;
     in->engine.draft_nodes = shape->draft_nodes;
     in->engine.draft_depth = shape->draft_depth;
+    in->engine.adapts_drafts = shape->adapts;
     s = plan_make(out, in, err);
     so = speculation_options(o, in->dir, out);
     if (!s) s = speculation_needs(&so, shape, &info, &in->drafter, err);

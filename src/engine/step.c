@@ -67,6 +67,8 @@ static Share *add_share(Step *s, Sequence *seq, SeqPhase phase, int32_t n_rows)
     *share = (Share){ .seq = seq,
                       .phase = phase,
                       .n_rows = n_rows,
+                      .method = -1,
+                      .n_asked = 1,
                       .is_certain = true,
                       .tree = &s->drafts.trees[s->n_shares],
                       .gives_token = n_rows == sequence_pending(seq),
@@ -86,9 +88,9 @@ static void share_decodes(Step *s)
 }
 
 /* Shares whose tree grew are verified. Blocks that were reserved for more go back at the end of the step. */
-static void share_drafts(Step *s)
+static double share_drafts(Step *s)
 {
-    drafts_make(&s->drafts, s->stream, s->unsorted, s->n_shares);
+    double ms = drafts_make(&s->drafts, s->stream, s->unsorted, s->n_shares);
     for (int32_t i = 0; i < s->n_shares; i++) {
         Share *share = &s->unsorted[i];
         if (share->tree->n_nodes == 1) continue;
@@ -96,6 +98,7 @@ static void share_drafts(Step *s)
         share->is_certain = false;
         share->n_rows = share->tree->n_nodes;
     }
+    return ms;
 }
 
 static void share_prompts(Step *s)
@@ -170,7 +173,8 @@ static void choose_share(Step *s, Share *share)
     count_pass(s, share);
     bool is_finite = !share->is_scored || score_prompt(&s->choosing, share, s->batch.logits);
     if (is_finite && share->gives_token) is_finite = choose_tokens(&s->choosing, share, s->batch.logits);
-    count_tokens(s, share, seq->n_ids - n_before);
+    share->n_emitted = seq->n_ids - n_before;
+    count_tokens(s, share, share->n_emitted);
     if (!is_finite) fail_request(share);
 }
 
@@ -222,7 +226,7 @@ void step_run(Step *s)
 {
     scheduler_make_room(s->scheduler);
     share_decodes(s);
-    share_drafts(s);
+    double draft_ms = share_drafts(s), start = drafts_clock_ms(s->options);
     share_prompts(s);
     sort_shares(s);
     if (s->n_shares == 0) return;
@@ -232,8 +236,14 @@ void step_run(Step *s)
     if (!stream_pass_begin(s->stream, s->model, &s->batch)) s->model->forward(s->model, s->stream, &s->batch);
     stream_pass_end(s->stream);
     stream_sync(s->stream); /* the one place where the host waits */
+    double computed = drafts_clock_ms(s->options);
     for (int32_t i = 0; i < s->n_shares; i++) choose_share(s, &s->shares[i]);
     commit_shares(s);
     observe_shares(s);
     advance_shares(s);
+    double end = drafts_clock_ms(s->options);
+    s->counts.draft_ms += draft_ms;
+    s->counts.forward_ms += computed - start;
+    s->counts.choose_ms += end - computed;
+    drafts_learn(&s->drafts, s->shares, s->n_shares, draft_ms, end - start);
 }

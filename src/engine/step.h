@@ -7,6 +7,7 @@
 
 typedef struct StepCounts { /* since open */
     uint64_t passes, prompt_tokens, output_tokens, draft_tokens, accepted_tokens;
+    double   draft_ms, forward_ms, choose_ms; /* by drafters; in the target's pass; choosing, commit, observe */
 } StepCounts;
 
 typedef struct Step {

@@ -501,7 +501,8 @@ static Status open_parts(MtpDrafter *m, Error *err)
 
 static void set_face(MtpDrafter *m)
 {
-    m->method = (DraftMethod){ .name = "mtp", .max_nodes = m->options.n_steps + 1, .max_depth = m->options.n_steps };
+    m->method = (DraftMethod){ .name = "mtp", .max_nodes = m->options.n_steps + 1, .max_depth = m->options.n_steps,
+                               .expected_first = 0.3f };
     m->face = (Drafter){ .name = "mtp",
                          .n_methods = 1,
                          .methods = &m->method,

@@ -21,6 +21,7 @@ typedef struct Slot {
 typedef struct Ngram {
     Drafter      face; /* first: the two are converted into one another */
     NgramOptions options;
+    DraftMethod  method;
     int32_t      capacity; /* of a table, 1.5 x max_model_len: it is never full */
     int32_t     *tables;
     Slot        *slots;
@@ -103,18 +104,30 @@ static int32_t guesses_wanted(const Ngram *g, const DraftJob *job)
     return g->options.max_tokens > 0 && n > g->options.max_tokens ? g->options.max_tokens : n;
 }
 
+/* Where the guesses of this job stand; 0 = it has none. */
+static int32_t find_guesses(Ngram *g, const DraftJob *job)
+{
+    int32_t n_ids = job->n_committed + 1;
+    CHECK(job->slot >= 0 && job->slot < g->options.n_slots);
+    if (n_ids > g->options.max_model_len) return 0;
+    Slot *slot = &g->slots[job->slot];
+    catch_up(g, slot, job->ids, n_ids);
+    return look_up(g, slot, job->ids, n_ids);
+}
+
+static int32_t ngram_foresee(Drafter *d, const DraftJob *job)
+{
+    Ngram *g = (Ngram *)d;
+    return find_guesses(g, job) ? guesses_wanted(g, job) : 0;
+}
+
 static Status ngram_draft(Drafter *d, Stream *st, DraftJob *jobs, int n_jobs, Error *err)
 {
     Ngram *g = (Ngram *)d;
     for (int i = 0; i < n_jobs; i++) {
         DraftJob *job = &jobs[i];
-        int32_t n_ids = job->n_committed + 1;
-        CHECK(job->slot >= 0 && job->slot < g->options.n_slots);
         tree_start(job->tree, job->anchor);
-        if (n_ids > g->options.max_model_len) continue;
-        Slot *slot = &g->slots[job->slot];
-        catch_up(g, slot, job->ids, n_ids);
-        int32_t place = look_up(g, slot, job->ids, n_ids), n = place ? guesses_wanted(g, job) : 0;
+        int32_t n_ids = job->n_committed + 1, place = find_guesses(g, job), n = place ? guesses_wanted(g, job) : 0;
         for (int32_t k = 0; k < n; k++, place++) {
             tree_add(job->tree, k, place < n_ids ? job->ids[place] : job->tree->token[place - n_ids + 1], 0);
         }
@@ -192,13 +205,18 @@ Status drafter_open_ngram(Drafter **out, const NgramOptions *options, Error *err
     g->options = o;
     g->capacity = capacity_for(&o);
     for (int32_t i = 0; i < o.n_slots; i++) g->slots[i].table = g->tables + n_entries / (size_t)o.n_slots * (size_t)i;
+    int32_t most = o.max_tokens > 0 && o.max_tokens < MAX_DEPTH - 1 ? o.max_tokens : MAX_DEPTH - 1;
+    g->method = (DraftMethod){ .name = "ngram", .max_nodes = most + 1, .max_depth = most };
     g->face = (Drafter){ .name = "ngram",
+                         .n_methods = 1,
+                         .methods = &g->method,
                          .fits = ngram_fits,
                          .groups = ngram_groups,
                          .bind = ngram_bind,
                          .begin = ngram_begin,
                          .observe = ngram_observe,
                          .draft = ngram_draft,
+                         .foresee = ngram_foresee,
                          .forget = ngram_forget,
                          .close = ngram_close };
     *out = &g->face;

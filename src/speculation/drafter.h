@@ -20,6 +20,8 @@ typedef struct DraftMethod {
     int32_t     family;                       /* equal = the same network: what one shows of its hits holds for the other */
     bool        is_tree;                      /* best-first tree of any size, else a chain */
     int32_t     max_nodes, max_depth;         /* most it can use: nodes with the anchor, levels below it */
+    float       expected_first;               /* share of next tokens that one trained for the target guesses at least; 0 =
+                                               * nothing is expected of it */
     char        off[160];                     /* why it is switched off; "" = it works */
 } DraftMethod;
 
@@ -61,8 +63,8 @@ struct Drafter {
     void   (*bind)(Drafter *d, const CacheMemory memory[MAX_GROUPS]);
     void   (*begin)(Drafter *d, int32_t slot, uint64_t request_id, int32_t choice);
     void   (*observe)(Drafter *d, Stream *st, const Batch *batch, const Accepted *accepted, int n);
-    Status (*draft)(Drafter *d, Stream *st, DraftJob *jobs, int n, Error *err); /* one pass for all jobs */
-    /* Tokens it would propose for this job, found without a pass over weights; NULL = not known before draft(). */
+    Status (*draft)(Drafter *d, Stream *st, DraftJob *jobs, int n, Error *err); /* one pass for all jobs: methods of one family */
+    /* Tokens it would propose for this job, found without a pass over weights; -1, or NULL here: not known before draft(). */
     int32_t (*foresee)(Drafter *d, const DraftJob *job);
     void   (*forget)(Drafter *d, int32_t slot);
     void   (*close)(Drafter *d);

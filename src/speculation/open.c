@@ -2,6 +2,7 @@
 #include "speculation/open.h"
 
 #include "base/file.h"
+#include "speculation/draft_auto.h"
 #include "speculation/draft_dflash.h"
 #include "speculation/draft_mtp.h"
 #include "speculation/draft_ngram.h"
@@ -9,7 +10,7 @@
 
 #include <stdio.h>
 
-enum { DEFAULT_BUDGET = 32, DEFAULT_STEPS = 3, DEFAULT_NGRAM = 8, DFLASH_BLOCK = 16 };
+enum { DEFAULT_BUDGET = 32, DEFAULT_STEPS = 3, DEFAULT_NGRAM = 15, DFLASH_BLOCK = 16 };
 
 static int32_t or_default(int32_t value, int32_t otherwise)
 {
@@ -26,9 +27,8 @@ static MtpOptions mtp_options(const SpeculationOptions *o, const Model *target)
 
 static DflashOptions dflash_options(const SpeculationOptions *o, const SpeculationShape *shape, const Model *target, Backend *backend)
 {
-    unsigned tree = o->config->spine ? DFLASH_SPINE : DFLASH_TREE;
     return (DflashOptions){ .dir = shape->dir, .backend = backend, .target = target, .n_slots = o->limits.max_seqs,
-                            .methods = shape->method == SPEC_DDTREE ? tree : DFLASH_CHAIN,
+                            .methods = shape->dflash,
                             .tree_budget = or_default(o->config->tree_budget, DEFAULT_BUDGET),
                             .is_uncoupled = o->config->is_uncoupled, .load_format = o->load_format };
 }
@@ -58,13 +58,6 @@ static Status find_drafter(const SpeculationOptions *o, SpeculationShape *shape,
                            spec_method_name(shape->method));
 }
 
-static Status lies_fitting(const SpeculationOptions *o, const SpeculationShape *shape, const ModelInfo *target, Error *err)
-{
-    DflashOptions options = dflash_options(o, shape, NULL, NULL);
-    DflashNeeds needs;
-    return drafter_dflash_needs(&options, target, &needs, err);
-}
-
 /* The config may promise a module that the file has lost on its way. */
 static bool has_mtp(const SpeculationOptions *o, const ModelInfo *target)
 {
@@ -77,47 +70,68 @@ static bool has_mtp(const SpeculationOptions *o, const ModelInfo *target)
     return has;
 }
 
-static void decide_auto(const SpeculationOptions *o, const ModelInfo *target, SpeculationShape *shape)
+static Status dflash_fits_with(const SpeculationOptions *o, const ModelInfo *target, SpeculationShape *shape, unsigned methods, Error *err)
+{
+    DflashNeeds needs;
+    shape->dflash = methods;
+    DflashOptions options = dflash_options(o, shape, NULL, NULL);
+    return drafter_dflash_needs(&options, target, &needs, err);
+}
+
+/* All its methods; DFlash 2 drafts chains only. */
+static Status add_dflash(const SpeculationOptions *o, const ModelInfo *target, SpeculationShape *shape, Error *err)
+{
+    Error why = { 0 };
+    if (dflash_fits_with(o, target, shape, DFLASH_CHAIN | DFLASH_TREE | DFLASH_SPINE, &why) == OK) return OK;
+    Status s = dflash_fits_with(o, target, shape, DFLASH_CHAIN, err);
+    if (s) shape->dflash = 0;
+    return s;
+}
+
+static Status decide_auto(const SpeculationOptions *o, const ModelInfo *target, SpeculationShape *shape, Error *err)
 {
     Error why = { 0 };
     bool is_named = o->config->model[0] != 0;
-    shape->method = SPEC_MTP;
-    if (!is_named && has_mtp(o, target)) return;
-    shape->method = SPEC_NGRAM;
-    if (find_drafter(o, shape, &why)) return;
-    shape->method = SPEC_DFLASH;
-    Status chain = lies_fitting(o, shape, target, &why);
-    shape->method = SPEC_DDTREE;
-    Status tree = lies_fitting(o, shape, target, &why);
-    if (tree && !chain) shape->method = SPEC_DFLASH; /* DFlash 2 */
-    if (tree && chain && !is_named) shape->method = SPEC_NGRAM;
+    shape->has_ngram = true;
+    shape->has_mtp = has_mtp(o, target);
+    Status s = find_drafter(o, shape, &why);
+    if (!s) s = add_dflash(o, target, shape, &why);
+    return s && is_named ? error_set_param(err, s, "speculative_config", "%s", why.text) : OK;
+}
+
+static Status decide_one(const SpeculationOptions *o, const ModelInfo *target, SpeculationShape *shape, Error *err)
+{
+    unsigned tree = o->config->spine ? DFLASH_SPINE : DFLASH_TREE;
+    shape->has_ngram = shape->method == SPEC_NGRAM;
+    shape->has_mtp = shape->method == SPEC_MTP;
+    shape->dflash = shape->method == SPEC_DFLASH ? DFLASH_CHAIN : shape->method == SPEC_DDTREE ? tree : 0;
+    if (shape->has_mtp) return mtp_check(target, err);
+    return shape->dflash ? find_drafter(o, shape, err) : OK;
+}
+
+static void widen(SpeculationShape *shape, int32_t nodes, int32_t depth)
+{
+    if (nodes > shape->draft_nodes) shape->draft_nodes = nodes;
+    if (depth > shape->draft_depth) shape->draft_depth = depth;
 }
 
 static void fill_widths(const SpeculationOptions *o, SpeculationShape *shape)
 {
     const SpeculativeConfig *c = o->config;
-    int32_t chain = 0;
-    switch (shape->method) {
-    case SPEC_MTP: chain = or_default(c->num_speculative_tokens, DEFAULT_STEPS); break;
-    case SPEC_NGRAM: chain = or_default(c->num_speculative_tokens, DEFAULT_NGRAM); break;
-    case SPEC_DFLASH: chain = or_default(c->num_speculative_tokens, DFLASH_BLOCK - 1); break;
-    case SPEC_DDTREE:
-        shape->draft_nodes = or_default(c->tree_budget, DEFAULT_BUDGET) + 1;
-        shape->draft_depth = MAX_DEPTH - 1;
-        return;
-    default: return;
-    }
-    shape->draft_nodes = chain + 1;
-    shape->draft_depth = chain;
+    int32_t steps = or_default(c->num_speculative_tokens, DEFAULT_STEPS), ngram = or_default(c->num_speculative_tokens, DEFAULT_NGRAM);
+    int32_t chain = or_default(c->num_speculative_tokens, DFLASH_BLOCK - 1), budget = or_default(c->tree_budget, DEFAULT_BUDGET);
+    if (shape->has_ngram) widen(shape, ngram + 1, ngram);
+    if (shape->has_mtp) widen(shape, steps + 1, steps);
+    if (shape->dflash & DFLASH_CHAIN) widen(shape, chain + 1, chain);
+    if (shape->dflash & (DFLASH_TREE | DFLASH_SPINE)) widen(shape, budget + 1, MAX_DEPTH - 1);
+    shape->adapts = shape->method == SPEC_AUTO || (!c->num_speculative_tokens && !c->tree_budget);
 }
 
 Status speculation_decide(const SpeculationOptions *o, const ModelInfo *target, SpeculationShape *out, Error *err)
 {
     *out = (SpeculationShape){ .method = o->config->method };
-    if (out->method == SPEC_AUTO) decide_auto(o, target, out);
-    Status s = OK;
-    if (out->method == SPEC_MTP) s = mtp_check(target, err);
-    if (!s && (out->method == SPEC_DFLASH || out->method == SPEC_DDTREE) && !out->dir[0]) s = find_drafter(o, out, err);
+    if (out->method == SPEC_NONE) return OK;
+    Status s = (out->method == SPEC_AUTO ? decide_auto : decide_one)(o, target, out, err);
     if (!s) fill_widths(o, out);
     return s;
 }
@@ -130,42 +144,65 @@ static void add_needs(DrafterNeeds *out, size_t weights, size_t scratch, CacheGr
     out->groups[out->n_groups++] = group;
 }
 
+static Status add_mtp_needs(const SpeculationOptions *o, const ModelInfo *target, DrafterNeeds *out, Error *err)
+{
+    MtpOptions options = mtp_options(o, NULL);
+    MtpNeeds needs;
+    Status s = drafter_mtp_needs(&options, target, &needs, err);
+    if (s) return s;
+    add_needs(out, needs.weight_bytes, needs.scratch_bytes, needs.group);
+    out->wants_last_hidden = true;
+    return OK;
+}
+
+static Status add_dflash_needs(const SpeculationOptions *o, const SpeculationShape *shape, const ModelInfo *target, DrafterNeeds *out, Error *err)
+{
+    DflashOptions options = dflash_options(o, shape, NULL, NULL);
+    DflashNeeds needs;
+    Status s = drafter_dflash_needs(&options, target, &needs, err);
+    if (s) return s;
+    add_needs(out, needs.weight_bytes, needs.scratch_bytes, needs.group);
+    out->n_taps = needs.n_taps;
+    return OK;
+}
+
 Status speculation_needs(const SpeculationOptions *o, const SpeculationShape *shape, const ModelInfo *target, DrafterNeeds *out, Error *err)
 {
     *out = (DrafterNeeds){ 0 };
-    if (shape->method == SPEC_NGRAM) {
-        NgramOptions options = ngram_options(o);
-        out->bytes = drafter_ngram_bytes(&options);
-    } else if (shape->method == SPEC_MTP) {
-        MtpOptions options = mtp_options(o, NULL);
-        MtpNeeds needs;
-        Status s = drafter_mtp_needs(&options, target, &needs, err);
-        if (s) return s;
-        add_needs(out, needs.weight_bytes, needs.scratch_bytes, needs.group);
-        out->wants_last_hidden = true;
-    } else if (shape->method == SPEC_DFLASH || shape->method == SPEC_DDTREE) {
-        DflashOptions options = dflash_options(o, shape, NULL, NULL);
-        DflashNeeds needs;
-        Status s = drafter_dflash_needs(&options, target, &needs, err);
-        if (s) return s;
-        add_needs(out, needs.weight_bytes, needs.scratch_bytes, needs.group);
-        out->n_taps = needs.n_taps;
-    }
-    return OK;
+    NgramOptions ngram = ngram_options(o);
+    if (shape->has_ngram) out->bytes += drafter_ngram_bytes(&ngram);
+    Status s = shape->has_mtp ? add_mtp_needs(o, target, out, err) : OK;
+    if (!s && shape->dflash) s = add_dflash_needs(o, shape, target, out, err);
+    return s;
+}
+
+/* The drafters of the shape, in the order in which a draw between them is decided. Returns how many are open, on failure too. */
+static Status open_children(const SpeculationOptions *o, const SpeculationShape *shape, const Model *target, Backend *backend,
+                            Drafter *child[AUTO_MAX_CHILDREN], int *n, Error *err)
+{
+    NgramOptions ngram = ngram_options(o);
+    MtpOptions mtp = mtp_options(o, target);
+    DflashOptions dflash = dflash_options(o, shape, target, backend);
+    Status s = OK;
+    if (shape->has_ngram) s = drafter_open_ngram(&child[*n], &ngram, err);
+    if (!s && shape->has_ngram) ++*n;
+    if (!s && shape->has_mtp) s = drafter_open_mtp(&child[*n], &mtp, err);
+    if (!s && shape->has_mtp) ++*n;
+    if (!s && shape->dflash) s = drafter_open_dflash(&child[*n], &dflash, err);
+    if (!s && shape->dflash) ++*n;
+    return s;
 }
 
 Status speculation_open(Drafter **out, const SpeculationOptions *o, const SpeculationShape *shape, const Model *target, Backend *backend,
                         Error *err)
 {
+    Drafter *child[AUTO_MAX_CHILDREN];
+    int n = 0;
     *out = NULL;
-    NgramOptions ngram = ngram_options(o);
-    MtpOptions mtp = mtp_options(o, target);
-    DflashOptions dflash = dflash_options(o, shape, target, backend);
-    switch (shape->method) {
-    case SPEC_NGRAM: return drafter_open_ngram(out, &ngram, err);
-    case SPEC_MTP: return drafter_open_mtp(out, &mtp, err);
-    case SPEC_DFLASH:
-    case SPEC_DDTREE: return drafter_open_dflash(out, &dflash, err);
-    default: return OK;
-    }
+    Status s = open_children(o, shape, target, backend, child, &n, err);
+    if (!s && n == 1) *out = child[0];
+    if (!s && n > 1) s = drafter_open_auto(out, child, n, err);
+    if (s)
+        for (int i = 0; i < n; i++) drafter_close(child[i]);
+    return s;
 }

@@ -1,7 +1,8 @@
 /* From a SpeculativeConfig and a target to drafters: what they would hold, for the plan, and the thing itself.
  *
- * auto: MTP when the checkpoint has it, and a DFlash drafter that is named or lies beside the model (MODEL-DFlash); neither:
- * prompt lookup. A named drafter that does not fit is an error with the reason; one that merely lies there is passed over. */
+ * auto: prompt lookup, MTP when the checkpoint has it, and a DFlash drafter (chain and trees) that is named or lies beside the
+ * model (MODEL-DFlash); a controller chooses among them. A named drafter that does not fit is an error with the reason; one
+ * that merely lies there is passed over. A width that the config states is taken as it is, else the controller chooses it. */
 #pragma once
 
 #include "speculation/config.h"
@@ -15,11 +16,14 @@ typedef struct SpeculationOptions {
     int32_t                  max_model_len;
 } SpeculationOptions;
 
-/* What was decided: rows of a verify pass per sequence (anchor included) and levels below the anchor, for EngineOptions. */
+/* What was decided. draft_nodes, draft_depth and adapts are those of EngineOptions. */
 typedef struct SpeculationShape {
-    SpecMethod method;      /* never SPEC_AUTO */
-    char       dir[4096];   /* of the drafter; "" = none needed */
+    SpecMethod method;      /* as asked; SPEC_AUTO: the drafters below side by side */
+    bool       has_ngram, has_mtp;
+    unsigned   dflash;      /* DflashMethod; 0 = no such network */
+    char       dir[4096];   /* of that network */
     int32_t    draft_nodes, draft_depth;
+    bool       adapts;
 } SpeculationShape;
 
 /* config and act of the target are read; nothing is opened. SPEC_NONE: draft_nodes 0. */

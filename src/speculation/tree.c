@@ -92,3 +92,12 @@ void tree_path(const Tree *t, int32_t node, int32_t path[MAX_DEPTH])
     for (int32_t i = MAX_DEPTH - 1; i > depth; i--) path[i] = -1;
     for (int32_t i = depth; i >= 0; i--, node = t->parent[node]) path[i] = node;
 }
+
+int32_t tree_spine(const Tree *t, int32_t spine[MAX_DEPTH])
+{
+    int32_t n = 0;
+    spine[0] = 0;
+    for (int32_t i = 1; i < t->n_nodes && n + 1 < MAX_DEPTH; i++)
+        if (t->parent[i] == spine[n]) spine[++n] = i;
+    return n;
+}

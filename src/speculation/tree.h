@@ -25,5 +25,8 @@ int32_t tree_child(const Tree *t, int32_t node, int32_t token);         /* -1: n
 bool    tree_is_chain(const Tree *t);
 bool    tree_check(const Tree *t); /* the invariants above; tests and debug builds */
 
+/* The line of first guesses: from the anchor always to the first child. Fills spine[1 ..], returns its length. */
+int32_t tree_spine(const Tree *t, int32_t spine[MAX_DEPTH]);
+
 /* Fills path[0..depth] with the nodes from the anchor to `node`, the rest up to MAX_DEPTH with -1. */
 void tree_path(const Tree *t, int32_t node, int32_t path[MAX_DEPTH]);

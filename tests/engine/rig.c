@@ -29,7 +29,8 @@ static void fill_defaults(EngineOptions *o, Rig *rig)
     if (!o->block_size) o->block_size = 4;
     if (!o->n_blocks) o->n_blocks = o->max_num_seqs * (o->max_model_len / o->block_size + 8);
     if (!o->max_waiting) o->max_waiting = 64;
-    o->hooks = (EngineHooks){ on_row, rig };
+    o->hooks.row = on_row;
+    o->hooks.ctx = rig;
 }
 
 Status rig_open_raw(Rig *rig, const RigOptions *options, Error *err)
