@@ -49,6 +49,7 @@ Status rig_open_raw(Rig *rig, const RigOptions *options, Error *err)
     Status s = rig->records ? OK : error_set(err, ERR_NOMEM, "no memory for records");
     if (!s) s = backend_open_cpu(&rig->backend, &(BackendOptions){ .n_workers = 1 }, err);
     if (!s) s = fake_model_open(&rig->model, rig->backend, &rig->model_options, err);
+    rig->drafter = o.own;
     if (!s && o.drafts) s = fake_drafter_open(&rig->drafter, &o.drafter, err);
     if (!s) s = engine_open(&rig->engine, rig->model, rig->backend, rig->drafter, &o.engine, err);
     if (!s) return OK;

@@ -18,6 +18,7 @@ typedef struct RigOptions {
     EngineOptions      engine;  /* zeros get small defaults */
     bool               drafts;  /* with a fake drafter of: */
     FakeDrafterOptions drafter;
+    Drafter           *own;     /* this one instead; handed over */
     int32_t            poison_after;
 } RigOptions;
 

@@ -18,14 +18,20 @@ static const RigOptions drafted = { .engine = { .max_num_seqs = 6,
                                     .drafts = true,
                                     .drafter = { .seed = 3, .p_true = 0.7, .p_broken = 0.1, .wants_features = true } };
 
-/* Prefill in chunks, decode, growing trees, preemption, scoring, cancel, stop and the end: not one allocation in a step. */
-static void test_steps_allocate_nothing(void **state)
+static RigOptions adaptive(void)
+{
+    RigOptions o = drafted;
+    o.engine.adapts_drafts = true;
+    return o;
+}
+
+static void run_steps(const RigOptions *options)
 {
     enum { N = 12 };
     Rig rig;
     int32_t prompts[N][60];
     Request *r[N];
-    rig_open(&rig, &drafted);
+    rig_open(&rig, options);
     for (uint64_t i = 0; i < N; i++) {
         GenerateRequest g = rig_request(i, prompts[i], 5 + 4 * (int32_t)i, 60);
         g.n_choices = 1 + (int32_t)i % 2;
@@ -44,20 +50,30 @@ static void test_steps_allocate_nothing(void **state)
     assert_int_equal(mem_count(), before);
     assert_int_equal(backend_bytes(rig.backend), bytes);
     EngineStats s = engine_stats(rig.engine);
-    assert_true(s.preemptions > 0 && s.accepted_tokens > 0 && s.failed_drafts > 0 && s.requests_done == N);
+    assert_true(s.preemptions > 0 && s.requests_done == N);
+    assert_true(options->engine.adapts_drafts || (s.accepted_tokens > 0 && s.failed_drafts > 0)); /* else the clock decides */
     for (int i = 0; i < N; i++) request_close(r[i]);
     rig_close(&rig);
+}
+
+/* Prefill in chunks, decode, growing trees, preemption, scoring, cancel, stop and the end: not one allocation in a step. */
+static void test_steps_allocate_nothing(void **state)
+{
+    RigOptions o = adaptive();
+    run_steps(&drafted);
+    run_steps(&o);
 }
 
 /* The first, second, third ... allocation fails: a clear sentence, and nothing is left (AddressSanitizer looks). */
 static void test_open_without_memory(void **state)
 {
     int n_failures = 0;
+    RigOptions o = adaptive();
     for (int64_t nth = 1;; nth++) {
         Rig rig;
         Error err = { 0 };
         mem_fail_at(nth);
-        Status s = rig_open_raw(&rig, &drafted, &err);
+        Status s = rig_open_raw(&rig, &o, &err);
         mem_fail_at(0);
         if (!s) {
             rig_close(&rig);

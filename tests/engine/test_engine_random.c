@@ -48,6 +48,7 @@ static RigOptions random_options(void)
     if (o.drafts) {
         o.engine.draft_nodes = 2 + below(40);
         o.engine.draft_depth = 1 + below(MAX_DEPTH);
+        o.engine.adapts_drafts = below(2);
         o.drafter = (FakeDrafterOptions){ .seed = rng,
                                           .p_true = chances[below(4)],
                                           .p_broken = below(2) * 0.2,

@@ -19,6 +19,7 @@ typedef struct FakeDrafter {
     Drafter face; /* first: the two are converted into one another */
     FakeDrafterOptions options;
     FakeDrafterCounts counts;
+    int32_t n_calls;
     CacheMemory memory;
     Chooser *chooser;
     float *logits; /* [vocab] */
@@ -69,7 +70,7 @@ static void check_features(const FakeDrafter *f, const Batch *batch, const Accep
 {
     int64_t hidden = batch->last_hidden.shape[1];
     for (int t = 0; t < COUNT(fake_taps); t++)
-        CHECK(tensor_f32(batch->features, a->rows[i])[t * hidden] == (float)(a->tokens[i] + fake_taps[t]));
+        CHECK(tensor_f32(batch->features, a->rows[i])[(f->face.tap_column + t) * hidden] == (float)(a->tokens[i] + fake_taps[t]));
     CHECK(tensor_f32(batch->last_hidden, a->rows[i])[0] == (float)(a->first_index + i));
 }
 
@@ -167,7 +168,8 @@ static void check_own_cache(FakeDrafter *f, const DraftJob *job)
 static Status fake_draft(Drafter *d, Stream *st, DraftJob *jobs, int n, Error *err)
 {
     FakeDrafter *f = (FakeDrafter *)d;
-    bool fails = chance(f, f->options.p_fail);
+    bool is_dead = f->options.dies_after && ++f->n_calls > f->options.dies_after;
+    bool fails = chance(f, f->options.p_fail) || is_dead;
     f->counts.failed_calls += fails;
     for (int i = 0; i < n; i++) {
         DraftJob *job = &jobs[i];
@@ -225,7 +227,7 @@ Status fake_drafter_open(Drafter **out, const FakeDrafterOptions *options, Error
     if (!f) return error_set(err, ERR_NOMEM, "no memory for the fake drafter");
     f->options = *options;
     f->random = options->seed;
-    f->face = (Drafter){ .name = "fake",
+    f->face = (Drafter){ .name = options->name ? options->name : "fake",
                          .fits = fake_fits,
                          .groups = fake_groups,
                          .bind = fake_bind,

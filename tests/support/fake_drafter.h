@@ -10,6 +10,8 @@ typedef struct FakeDrafterOptions {
     uint64_t         seed;
     double           p_true;  /* chance that a node's token is the one that will be chosen */
     double           p_fail;  /* chance that a whole draft call returns an error */
+    int32_t          dies_after; /* every call behind this many returns one; 0 = none does */
+    const char      *name;    /* of its only method; NULL = "fake" */
     double           p_broken; /* chance that a job's tree is no proper tree */
     bool             chain;
     int32_t          depth;   /* no job may ask for more; 0 = any */
