@@ -1,11 +1,14 @@
 /* What became of drafts: told to the controller, counted by method and depth for the request and for the engine, and
- * compared with what such drafters usually do. A network that was trained for the model guesses the next token right far
- * more often than expected_first; one of the right shape that belongs to another model hardly ever does. */
+ * compared with what such drafters usually do. A network that was trained for the model guesses the next token right more
+ * often than expected_first; one of the right shape that belongs to another model hardly ever does. Three standard
+ * deviations below count as news. */
 #include "engine/drafts.h"
 
 #include "base/log.h"
 
-enum { SUSPECT_ROUNDS = 256 };
+#include <math.h>
+
+enum { SUSPECT_ROUNDS = 32 };
 
 static int32_t depth_of(const Tree *tree)
 {
@@ -56,7 +59,8 @@ static void suspect(Drafts *d, int32_t method)
     const DraftMethod *m = &d->methods[method];
     MethodState *state = &d->states[method];
     const DraftCounts *c = &state->counts;
-    if (state->is_suspect || c->reached[1] < SUSPECT_ROUNDS || c->accepted[1] >= m->expected_first * (float)c->reached[1]) return;
+    double n = c->reached[1], p = (double)m->expected_first;
+    if (state->is_suspect || n < SUSPECT_ROUNDS || c->accepted[1] >= n * p - 3 * sqrt(n * p * (1 - p))) return;
     state->is_suspect = true;
     log_warn("engine", "drafter %s guessed %.0f %% of next tokens, at least %.0f %% are usual: its file may belong to another model",
              m->name, 100.0 * c->accepted[1] / c->reached[1], 100.0 * (double)m->expected_first);

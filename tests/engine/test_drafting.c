@@ -136,6 +136,22 @@ static void test_killed_drafter(void **state)
     }
 }
 
+/* One that hits far less often than its kind does is pointed at; one that does its part is not. */
+static void test_wrong_drafter_is_suspected(void **state)
+{
+    for (int is_good = 0; is_good < 2; is_good++) {
+        Rig rig;
+        open_timed(&rig, (RigOptions){ .engine = { .max_model_len = 256 }, .drafter = { .p_true = is_good ? 0.4 : 0.02, .chain = true, .expected_first = 0.3f } },
+                   true, 0.1, 0.2);
+        run_requests(&rig, 400, 200);
+        EngineStats s = engine_stats(rig.engine);
+        assert_true(s.methods[0].counts.reached[1] > 100);
+        assert_int_equal(s.methods[0].is_suspect, !is_good);
+        assert_int_equal(s.methods[0].off[0], 0);
+        rig_close(&rig);
+    }
+}
+
 /* ---- two networks ---- */
 
 static void open_pair(Rig *rig, FakeDrafterOptions a, FakeDrafterOptions b, EngineOptions engine)
@@ -406,7 +422,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_good_drafts_are_used),      cmocka_unit_test(test_useless_drafts_are_not),
         cmocka_unit_test(test_killed_drafter),            cmocka_unit_test(test_methods_mix_in_a_batch),
-        cmocka_unit_test(test_one_of_two_dies),           cmocka_unit_test(test_what_a_request_may_ask),
+        cmocka_unit_test(test_wrong_drafter_is_suspected), cmocka_unit_test(test_one_of_two_dies),           cmocka_unit_test(test_what_a_request_may_ask),
         cmocka_unit_test(test_rows_are_legal_on_their_path), cmocka_unit_test(test_law_of_drafted_draws),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

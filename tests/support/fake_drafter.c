@@ -18,6 +18,7 @@ typedef struct SlotMemory {
 typedef struct FakeDrafter {
     Drafter face; /* first: the two are converted into one another */
     FakeDrafterOptions options;
+    DraftMethod method;
     FakeDrafterCounts counts;
     int32_t n_calls;
     CacheMemory memory;
@@ -227,7 +228,11 @@ Status fake_drafter_open(Drafter **out, const FakeDrafterOptions *options, Error
     if (!f) return error_set(err, ERR_NOMEM, "no memory for the fake drafter");
     f->options = *options;
     f->random = options->seed;
-    f->face = (Drafter){ .name = options->name ? options->name : "fake",
+    f->method = (DraftMethod){ .name = options->name ? options->name : "fake", .is_tree = true, .max_nodes = TREE_MAX_NODES,
+                               .max_depth = MAX_DEPTH - 1, .expected_first = options->expected_first };
+    f->face = (Drafter){ .name = f->method.name,
+                         .n_methods = 1,
+                         .methods = &f->method,
                          .fits = fake_fits,
                          .groups = fake_groups,
                          .bind = fake_bind,

@@ -12,6 +12,7 @@ typedef struct FakeDrafterOptions {
     double           p_fail;  /* chance that a whole draft call returns an error */
     int32_t          dies_after; /* every call behind this many returns one; 0 = none does */
     const char      *name;    /* of its only method; NULL = "fake" */
+    float            expected_first;
     double           p_broken; /* chance that a job's tree is no proper tree */
     bool             chain;
     int32_t          depth;   /* no job may ask for more; 0 = any */

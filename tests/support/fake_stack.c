@@ -248,6 +248,12 @@ EngineStats engine_stats(const Engine *e)
     return stats;
 }
 
+const DraftMethod *engine_methods(const Engine *e, int32_t *n)
+{
+    *n = 0; /* parrots do not draft */
+    return NULL;
+}
+
 static Engine *fake_engine_open(int32_t vocab_size)
 {
     Engine *e = mem_alloc(sizeof *e);
