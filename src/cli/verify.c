@@ -65,6 +65,7 @@ typedef struct Verify {
     Drafter        face;
     Sum           *sum;
     int64_t        missing_widths;
+    bool           is_mixed; /* each request names a method of its own, or none */
     char           first_fault[256];
 } Verify;
 
@@ -120,12 +121,23 @@ static EngineOptions engine_limits(const Verify *v, int32_t n_seqs, int32_t rows
                             .block_size = 16, .n_blocks = n_seqs * blocks, .max_waiting = GRID_BATCH };
 }
 
+/* The next method for each request, and once in a round nobody. */
+static void name_method(const Engine *e, uint64_t number, GenerateRequest *g)
+{
+    int32_t n;
+    const DraftMethod *methods = engine_methods(e, &n);
+    uint64_t k = number % ((uint64_t)n + 1);
+    g->no_speculation = k == (uint64_t)n;
+    if (!g->no_speculation) snprintf(g->draft_method, sizeof g->draft_method, "%s", methods[k].name);
+}
+
 static Status submit(Verify *v, Engine *e, int prompt, uint64_t id, int32_t n_tokens, Request **out, Error *err)
 {
     const Truth *t = &v->truth[prompt];
     GenerateRequest g = { .id = id, .prompt = t->prompt, .n_prompt = t->n_prompt, .n_choices = 1, .max_tokens = n_tokens,
                           .seed = v->key.seed + (uint64_t)prompt, .ignore_eos = true,
                           .params = { .temperature = v->temperature, .top_p = 1, .repetition_penalty = 1, .n_logprobs = 0 } };
+    if (v->is_mixed) name_method(e, id / MAX_PROMPTS, &g);
     return engine_submit(e, &g, NULL, NULL, out, err);
 }
 
@@ -312,10 +324,11 @@ static Status open_drafted(Verify *v, int32_t chunk, Engine **e, Error *err)
     return open_engine(v, (Who){ &v->face, NULL }, &eo, e, err);
 }
 
-/* ---- the model's own drafters: their widths are what they are, so only equality is at stake ---- */
+/* ---- the model's own drafters: their widths are what they are, so only equality is at stake. auto: all at once, every
+ * other time each request by a method of its own, else by whatever the controller likes ---- */
 
-static const SpecMethod own_methods[] = { SPEC_NGRAM, SPEC_MTP, SPEC_DFLASH, SPEC_DDTREE };
-enum { N_OWN = 4, N_SUMS = 6 + N_OWN };
+static const SpecMethod own_methods[] = { SPEC_NGRAM, SPEC_MTP, SPEC_DFLASH, SPEC_DDTREE, SPEC_AUTO };
+enum { N_OWN = 5, N_SUMS = 6 + N_OWN, ALONE_RUNS = 3, BATCH_RUNS = 2 };
 
 static Status run_own(Verify *v, SpecMethod method, int number, RowCounts *total, Error *err)
 {
@@ -325,13 +338,16 @@ static Status run_own(Verify *v, SpecMethod method, int number, RowCounts *total
     for (int i = 0; !s && i < COUNT(chunks) && !command_interrupted(); i++) {
         Engine *e = NULL;
         EngineOptions eo = drafted_limits(v, chunks[i]);
+        v->is_mixed = method == SPEC_AUTO && i % 2 == 0;
+        eo.adapts_drafts = method == SPEC_AUTO && i % 2 == 1;
         s = open_engine(v, (Who){ NULL, &config }, &eo, &e, err);
         for (int batch = 1; !s && batch <= GRID_BATCH; batch += GRID_BATCH - 1) {
             GridCell c = { .batch = batch, .chunk = chunks[i], .workers = 1 + (i + batch) % MAX_WORKERS, .n_tokens = GRID_MAX_TOKENS };
-            for (int first = 0; !s && first < (batch == 1 ? 3 : 1); first++) s = run_requests(v, e, &c, number + 10 * i + first, total, err);
+            for (int first = 0; !s && first < (batch == 1 ? ALONE_RUNS : BATCH_RUNS); first++) s = run_requests(v, e, &c, number + 10 * i + first, total, err);
         }
         engine_close(e);
     }
+    v->is_mixed = false;
     return s;
 }
 
