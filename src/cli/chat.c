@@ -49,7 +49,8 @@ static Status turn(Chat *c, const Options *o, const char *line, Error *err)
     else json_array_remove(c->messages, json_array_size(c->messages) - 1); /* the next line is a fresh try */
     bool talks = isatty(STDOUT_FILENO);
     if (!s && talks && result.timings.decode_ms > 0)
-        fprintf(stderr, "[%d tokens, %.0f tokens/s]\n", result.n_tokens, (result.n_tokens - 1) / (result.timings.decode_ms / 1e3));
+        fprintf(stderr, "[%d tokens, %.0f tokens/s, %.2f a pass]\n", result.n_tokens,
+                (result.n_tokens - 1) / (result.timings.decode_ms / 1e3), (double)(result.n_tokens - 1) / (double)result.timings.steps);
     mem_free(result.tokens);
     buf_free(&prompt);
     return s;

@@ -46,13 +46,20 @@ static Status refuse_later(const Options *o, Error *err)
     return one_of("kv-cache-dtype", o->kv_cache_dtype, kv, COUNT(kv), &at, err);
 }
 
+/* Without a word about it, people who serve or chat get drafts; `plan` shows what serve would take. The others measure and
+ * compare, so they do what they are told. */
+static SpecMethod default_method(const Options *o)
+{
+    return o->command & (CMD_SERVE | CMD_CHAT | CMD_PLAN) ? SPEC_AUTO : SPEC_NONE;
+}
+
 static Status speculation_flags(const Options *o, SpeculativeConfig *out, Error *err)
 {
     SglangSpeculation flags = { .algorithm = o->speculative_algorithm, .draft_model_path = o->speculative_draft_model_path,
                                 .num_steps = o->speculative_num_steps, .eagle_topk = o->speculative_eagle_topk,
                                 .num_draft_tokens = o->speculative_num_draft_tokens };
     bool is_sglang = flags.algorithm || flags.draft_model_path || flags.num_steps || flags.eagle_topk || flags.num_draft_tokens;
-    *out = (SpeculativeConfig){ .method = SPEC_NONE };
+    *out = (SpeculativeConfig){ .method = default_method(o) };
     if (o->speculative_config && is_sglang)
         return error_set(err, ERR_USAGE, "say it once: --speculative-config or the other --speculative flags");
     if (o->speculative_config) return speculative_config_parse(out, o->speculative_config, strlen(o->speculative_config), err);

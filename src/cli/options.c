@@ -67,7 +67,7 @@ static const Row rows[] = {
     { "cpuset", NULL, TEXT, LOADS, AT(cpuset), 0, 0, "LIST", "pin workers to these processors, e.g. 0-3,8" },
     { "workers threads", NULL, INT, LOADS, AT(workers), 1, 1024, "N", "threads that compute (default: one a processor)" },
     { "chat-template", NULL, TEXT, ANSWERS | CMD_SERVE, AT(chat_template), 0, 0, "FILE", "Jinja file instead of the model's own" },
-    { "speculative-config", NULL, TEXT, ANSWERS | BATCHES | CMD_BENCH, AT(speculative_config), 0, 0, "JSON", "{\"method\": auto|mtp|dflash|ddtree|ngram|none, \"model\": DRAFTER, \"num_speculative_tokens\": N, \"tree_budget\": B}" },
+    { "speculative-config", NULL, TEXT, ANSWERS | BATCHES | CMD_BENCH, AT(speculative_config), 0, 0, "JSON", "{\"method\": auto|mtp|dflash|ddtree|ngram|none, \"model\": DRAFTER, \"num_speculative_tokens\": N, \"tree_budget\": B} (default: auto for serve, chat and plan, none elsewhere)" },
     { "speculative-algorithm", NULL, TEXT, ANSWERS | BATCHES, AT(speculative_algorithm), 0, 0, "NAME", "NEXTN, DFLASH, DDTREE, NGRAM: SGLang's way to say it" },
     { "speculative-draft-model-path", NULL, TEXT, ANSWERS | BATCHES, AT(speculative_draft_model_path), 0, 0, "PATH", "the drafter" },
     { "speculative-num-steps", NULL, INT, ANSWERS | BATCHES, AT(speculative_num_steps), 1, 31, "N", "drafted tokens of a chain" },
@@ -112,8 +112,8 @@ static const struct {
     { "verify", CMD_VERIFY, "verify MODEL", "prove that drafted output equals plain output, bit for bit" },
     { "logits", CMD_LOGITS, "logits MODEL --ids FILE -o OUT", "logits of every position, for comparisons" },
     { "tokenize", CMD_TOKENIZE, "tokenize MODEL -p TEXT", "token ids of a text, no template added" },
-    { "bench", CMD_BENCH, "bench [MODEL]", "measured speed beside the machine's limits" },
-    { "plan", CMD_PLAN, "plan MODEL", "the memory plan; nothing is allocated" },
+    { "bench", CMD_BENCH, "bench [MODEL]", "plain and drafted speed by content class; with --load-format dummy, speed beside the machine's limits" },
+    { "plan", CMD_PLAN, "plan MODEL", "the memory that serve would take with these flags; nothing is allocated" },
 };
 
 /* ---- names ---- */

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/sha256.h"
+#include "server/timings.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -25,7 +26,7 @@ static const char *finish_name(FinishReason f)
     return f == FINISH_STOP ? "stop" : f == FINISH_LENGTH ? "length" : "cancelled";
 }
 
-static void print_json(const SessionResult *r, const Buf *text, double load_ms, uint64_t seed)
+static void print_json(const SessionResult *r, const Engine *e, const Buf *text, double load_ms, uint64_t seed)
 {
     Buf b;
     char sha[17];
@@ -39,11 +40,13 @@ static void print_json(const SessionResult *r, const Buf *text, double load_ms, 
     buf_printf(&b,
                "], \"token_sha\": \"%s\", \"prompt_tokens\": %d, \"completion_tokens\": %d, \"finish_reason\": \"%s\", "
                "\"seed\": %llu, \"timings\": {\"load_ms\": %.3f, \"prefill_ms\": %.3f, \"decode_ms\": %.3f, \"steps\": %lld, "
-               "\"draft_tokens\": %lld, \"accepted_tokens\": %lld, \"tokens_per_s\": %.2f}}\n",
+               "\"draft_tokens\": %lld, \"accepted_tokens\": %lld, \"tokens_per_s\": %.2f, \"methods\": ",
                sha, r->n_prompt, r->n_tokens, finish_name(r->finish), (unsigned long long)seed, load_ms,
                r->timings.prefill_ms, r->timings.decode_ms, (long long)r->timings.steps,
                (long long)r->timings.draft_tokens, (long long)r->timings.accepted_tokens,
                seconds > 0 ? (r->n_tokens - 1) / seconds : 0.0);
+    timings_write_methods(&r->timings, e, &b);
+    buf_text(&b, "}}\n");
     fwrite(b.data, 1, b.len, stdout);
     buf_free(&b);
 }
@@ -61,7 +64,7 @@ static Status answer(const Options *o, Stack *s, double load_ms, Error *err)
     if (!status && !o->chat) buf_text(&prompt, o->prompt);
     ask.prompt = prompt.data ? prompt.data : "";
     if (!status) status = session_answer(s, &ask, &result, err);
-    if (!status && o->json) print_json(&result, &text, load_ms, ask.seed);
+    if (!status && o->json) print_json(&result, s->engine, &text, load_ms, ask.seed);
     if (!status && !o->json) putchar('\n');
     if (!status && result.finish == FINISH_CANCELLED)
         status = error_set(err, ERR_CANCELLED, "interrupted after %d tokens", result.n_tokens);

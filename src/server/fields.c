@@ -220,7 +220,6 @@ Status fields_read(Fields *f, const json_t *body, const Server *s, Arena *arena,
 {
     *f = (Fields){ .skip_special = true };
     GenerateRequest *g = &f->g;
-    bool speculation = true;
     g->n_choices = 1;
     stack_default_params(&s->stack, &g->params);
     g->params.n_logprobs = -1;
@@ -235,8 +234,7 @@ Status fields_read(Fields *f, const json_t *body, const Server *s, Arena *arena,
     if (!status) status = read_stream(f, body, err);
     if (!status) status = json_get_bool(body, "include_stop_str_in_output", &f->include_stop, err);
     if (!status) status = json_get_bool(body, "skip_special_tokens", &f->skip_special, err);
-    if (!status) status = json_get_bool(body, "speculation", &speculation, err);
-    g->no_speculation = !speculation;
+    if (!status) status = fields_read_speculation(g, body, s->stack.engine, err);
     if (!status) status = sample_params_check(&g->params, s->stack.config.vocab_size, err);
     return status;
 }

@@ -20,6 +20,9 @@ typedef struct Fields {
 /* body: a JSON object. Everything kept is copied into the arena. */
 Status fields_read(Fields *f, const json_t *body, const Server *s, Arena *arena, Error *err);
 
+/* "speculation": false, true, the name of a method, {"method", "num_speculative_tokens" or "tree_budget"}. Part of the above. */
+Status fields_read_speculation(GenerateRequest *g, const json_t *body, const Engine *e, Error *err);
+
 /* What is left of max_tokens after a prompt of n_prompt tokens. max_tokens is a limit and no reservation: clients send
  * fixed large ones, so one beyond the context is lowered, not refused; the answer then ends with "length" as well. */
 int32_t fields_max_tokens(const Fields *f, int32_t n_prompt, int32_t max_model_len);

@@ -9,6 +9,7 @@
 #include "base/sha256.h"
 #include "server/api.h"
 #include "server/reply.h"
+#include "server/timings.h"
 
 #include <inttypes.h>
 #include <time.h>
@@ -315,19 +316,11 @@ static void write_timings(const Job *j, Buf *out)
     int64_t n_later = 0;
     for (int i = 0; i < j->n_prompts; i++) {
         RequestTimings t = request_timings(j->prompts[i].request);
-        sum.queue_ms += t.queue_ms;
-        sum.prefill_ms += t.prefill_ms;
-        sum.decode_ms += t.decode_ms;
-        sum.steps += t.steps;
-        sum.draft_tokens += t.draft_tokens;
-        sum.accepted_tokens += t.accepted_tokens;
+        timings_add(&sum, &t);
     }
     for (int i = 0; i < j->n_choices; i++) n_later += j->choices[i].n_tokens > 0 ? j->choices[i].n_tokens - 1 : 0;
-    double rate = sum.decode_ms > 0 ? (double)n_later * 1e3 / sum.decode_ms : 0;
-    buf_printf(out, ",\"timings\":{\"queue_ms\":%.3f,\"prefill_ms\":%.3f,\"decode_ms\":%.3f,\"tokens_per_second\":%.2f", sum.queue_ms,
-               sum.prefill_ms, sum.decode_ms, rate);
-    buf_printf(out, ",\"steps\":%" PRId64 ",\"draft_tokens\":%" PRId64 ",\"accepted_tokens\":%" PRId64 "}", sum.steps,
-               sum.draft_tokens, sum.accepted_tokens);
+    buf_text(out, ",\"timings\":");
+    timings_write(&sum, n_later, j->server->stack.engine, out);
 }
 
 static Status reply_whole(Job *j, Error *err)

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,12 @@ ROOT = os.environ.get("TANDEM_SOURCE_ROOT", os.path.join(os.path.dirname(__file_
 os.environ.setdefault("TANDEM_MODELS", os.path.join(ROOT, "models"))
 # Sanitizer builds are several times slower; the runner of the suite says so.
 PATIENCE = float(os.environ.get("TANDEM_TEST_PATIENCE", "30"))
+
+
+# Prometheus text, version 0.0.4, as far as it is used.
+ESCAPES = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
+LABEL = re.compile(r'(\w+)="((?:[^"\\\n]|\\[\\"n])*)"')
+SAMPLE = re.compile(rf'tandem_(?P<name>\w+)(\{{(?P<labels>{LABEL.pattern}(,{LABEL.pattern})*)\}})? (?P<value>\d+(\.\d+)?)')
 
 
 class Server:
@@ -83,12 +90,21 @@ class Server:
                 s.shutdown(socket.SHUT_WR)
             return read_all(s)
 
+    def metrics(self):
+        """{name without tandem_: {labels: value}}; labels are a sorted tuple of pairs."""
+        found = {}
+        for line in self.request("GET", "/metrics")[1].decode().splitlines():
+            sample = None if line.startswith("#") else SAMPLE.fullmatch(line)
+            assert sample or re.fullmatch(r"# (HELP|TYPE) tandem_\w+ .+", line), line
+            if sample:
+                labels = [(name, re.sub(r"\\.", lambda m: ESCAPES[m.group()], value)) for name, value in LABEL.findall(sample["labels"] or "")]
+                values = found.setdefault(sample["name"], {})
+                assert tuple(sorted(labels)) not in values, line
+                values[tuple(sorted(labels))] = float(sample["value"])
+        return found
+
     def metric(self, name):
-        body = self.request("GET", "/metrics")[1].decode()
-        for line in body.splitlines():
-            if line.startswith(f"tandem_{name} "):
-                return int(line.split()[1])
-        raise KeyError(name)
+        return self.metrics()[name][()]
 
     def stop(self, number=signal.SIGTERM, timeout=PATIENCE):
         """Signals it and returns (exit code, stderr)."""
