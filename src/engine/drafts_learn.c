@@ -62,8 +62,8 @@ static void suspect(Drafts *d, int32_t method)
     double n = c->reached[1], p = (double)m->expected_first;
     if (state->is_suspect || n < SUSPECT_ROUNDS || c->accepted[1] >= n * p - 3 * sqrt(n * p * (1 - p))) return;
     state->is_suspect = true;
-    log_warn("engine", "drafter %s guessed %.0f %% of next tokens, at least %.0f %% are usual: its file may belong to another model",
-             m->name, 100.0 * c->accepted[1] / c->reached[1], 100.0 * (double)m->expected_first);
+    log_warn("engine", "drafter %s guessed %.0f %% of next tokens, at least %.0f %% are usual: its file (fingerprint %016llx) may belong "
+             "to another model", m->name, 100.0 * c->accepted[1] / c->reached[1], 100 * p, (unsigned long long)m->fingerprint);
 }
 
 void drafts_learn(Drafts *d, const Share *shares, int32_t n, double draft_ms, double pass_ms)

@@ -191,6 +191,15 @@ static Status open_drafter(Stack *s, const StackOptions *o, const SpeculationSha
     return *out ? OK : speculation_open(out, &so, shape, model, s->backend, err);
 }
 
+static void log_drafters(const Stack *s)
+{
+    int32_t n;
+    const DraftMethod *m = engine_methods(s->engine, &n);
+    for (int32_t i = 0; i < n; i++)
+        log_info("drafts", "method=%s rows=%d depth=%d fingerprint=%016llx", m[i].name, m[i].max_nodes, m[i].max_depth,
+                 (unsigned long long)m[i].fingerprint);
+}
+
 static Status open_engine(Stack *s, const StackOptions *o, const SpeculationShape *shape, const Plan *plan, Model *model, Error *err)
 {
     EngineOptions options = plan->engine;
@@ -207,6 +216,7 @@ static Status open_engine(Stack *s, const StackOptions *o, const SpeculationShap
              (unsigned long long)engine_model(s->engine)->numerics.fingerprint);
     s->max_model_len = options.max_model_len;
     s->method = o->drafter ? o->drafter->name : spec_method_name(shape->method);
+    log_drafters(s);
     return OK;
 }
 

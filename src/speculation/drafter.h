@@ -22,6 +22,7 @@ typedef struct DraftMethod {
     int32_t     max_nodes, max_depth;         /* most it can use: nodes with the anchor, levels below it */
     float       expected_first;               /* share of next tokens that one trained for the target guesses at least; 0 =
                                                * nothing is expected of it */
+    uint64_t    fingerprint;                  /* of the weights that were loaded for it; 0 = none were */
     char        off[160];                     /* why it is switched off; "" = it works */
 } DraftMethod;
 
