@@ -6,7 +6,9 @@
 #include "speculation/draft_dflash.h"
 #include "support/golden.h"
 #include "support/row_hash.h"
+#include "support/temp_dir.h"
 
+#include "base/file.h"
 #include "base/memory.h"
 
 #include <setjmp.h>
@@ -64,6 +66,7 @@ typedef struct Setting {
     unsigned       method; /* of DflashMethod; 0 = plain */
     int32_t        tree_budget;
     bool           is_uncoupled;
+    const char    *drafter_dir; /* instead of the pair's */
 } Setting;
 
 static Engine *open_engine(const Setting *s, Backend *backend, Run *run)
@@ -82,7 +85,7 @@ static Engine *open_engine(const Setting *s, Backend *backend, Run *run)
     assert_ok(source_path(dir, sizeof dir, s->pair->target, &err), &err);
     assert_ok(model_open(&model, dir, backend, &mo, &err), &err);
     assert_ok(source_path(dir, sizeof dir, s->pair->drafter, &err), &err);
-    DflashOptions d = { .dir = dir,
+    DflashOptions d = { .dir = s->drafter_dir ? s->drafter_dir : dir,
                         .backend = backend,
                         .target = model,
                         .n_slots = o.max_num_seqs,
@@ -198,10 +201,56 @@ static void test_preempted(void **state)
     check((Setting){ .pair = &pairs[1], .dtype = DT_BF16, .params = params, .engine = tight }, 1);
 }
 
+/* The drafter in a directory of the test's own, its last weights so large that products overflow. (NaN itself is refused when it is
+ * loaded.) */
+static void copy_broken(const TempDir *to, const char *drafter)
+{
+    static const char *const names[] = { "config.json", "model.safetensors" };
+    char path[256];
+    for (int i = 0; i < COUNT(names); i++) {
+        char *data;
+        size_t n;
+        Error err = { 0 };
+        snprintf(path, sizeof path, "%s/%s", drafter, names[i]);
+        assert_ok(file_read(source_tree(path), 16 << 20, &data, &n, &err), &err);
+        for (size_t at = n - (i ? 4096 : 0); at < n; at += 2) memcpy(data + at, "\x7f\x7f", 2); /* 3.4e38 in bf16 */
+        temp_write(to, names[i], data, n);
+        mem_free(data);
+    }
+}
+
+/* A network that gives no numbers: what is answered stays the same, it is switched off, and it is said why. */
+static void test_broken_weights(void **state)
+{
+    static Run want, got;
+    Error err = { 0 };
+    Traces *t = NULL;
+    TempDir dir;
+    temp_dir_open(&dir);
+    copy_broken(&dir, pairs[1].drafter);
+    assert_ok(traces_open(&t, "nano_traces.json", pairs[1].key, &err), &err);
+    for (int adapts = 0; adapts < 2; adapts++) {
+        Setting s = { .pair = &pairs[1], .dtype = DT_BF16, .params = greedy, .engine = roomy };
+        s.engine.adapts_drafts = adapts;
+        run_engine(&s, t, &want);
+        s.method = DFLASH_TREE;
+        s.tree_budget = 15;
+        s.drafter_dir = dir.path;
+        run_engine(&s, t, &got);
+        assert_same(&got, &want);
+        assert_int_equal(got.steps, want.steps);
+        assert_true(got.stats.failed_drafts > 0);
+        if (!adapts) assert_non_null(strstr(got.stats.methods[0].off, "not finite")); /* else it may not be asked so often */
+    }
+    traces_free(t);
+    temp_dir_close(&dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_greedy), cmocka_unit_test(test_sampled),
-                                        cmocka_unit_test(test_filtered), cmocka_unit_test(test_preempted) };
+                                        cmocka_unit_test(test_filtered), cmocka_unit_test(test_preempted),
+                                        cmocka_unit_test(test_broken_weights) };
     numeric_mode_enter();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
