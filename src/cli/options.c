@@ -112,7 +112,7 @@ static const struct {
     { "verify", CMD_VERIFY, "verify MODEL", "prove that drafted output equals plain output, bit for bit" },
     { "logits", CMD_LOGITS, "logits MODEL --ids FILE -o OUT", "logits of every position, for comparisons" },
     { "tokenize", CMD_TOKENIZE, "tokenize MODEL -p TEXT", "token ids of a text, no template added" },
-    { "bench", CMD_BENCH, "bench [MODEL]", "plain and drafted speed by content class; with --load-format dummy, speed beside the machine's limits" },
+    { "bench", CMD_BENCH, "bench [MODEL]", "plain and drafted speed; of made-up weights, speed beside the limits" },
     { "plan", CMD_PLAN, "plan MODEL", "the memory that serve would take with these flags; nothing is allocated" },
 };
 

@@ -107,17 +107,6 @@ static Status take_options(Server *s, const ServerOptions *o, Error *err)
 
 /* ---- threads ---- */
 
-static void log_ready(const Server *s, double took_ms)
-{
-    char names[160] = "";
-    int32_t n, at = 0;
-    const DraftMethod *methods = engine_methods(s->stack.engine, &n);
-    for (int32_t m = 0; m < n && at < (int32_t)sizeof names; m++)
-        at += snprintf(names + at, sizeof names - (size_t)at, "%s%s", m ? ", " : "", methods[m].name);
-    log_info("server", "%s is ready after %.0f ms, context %d, drafts by %s", s->names[0], took_ms, s->stack.max_model_len,
-             n ? names : "nothing");
-}
-
 static void *load_main(void *arg)
 {
     Server *s = arg;
@@ -127,7 +116,7 @@ static void *load_main(void *arg)
     if (!status) {
         if (s->n_names == 0) s->names[s->n_names++] = s->stack.served_name;
         s->template_takes_parts = api_template_takes_parts(s->stack.chat_template);
-        log_ready(s, clock_ms() - begin);
+        log_info("server", "%s is ready after %.0f ms, context %d", s->names[0], clock_ms() - begin, s->stack.max_model_len);
     }
     if (status) drafter_close(s->stack_options.drafter);
     pthread_mutex_lock(&s->mutex);
