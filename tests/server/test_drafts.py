@@ -133,13 +133,13 @@ class TestSameAnswers(Nano):
         {"prompt": REPEATS, "max_tokens": 60, "presence_penalty": 1.5, "frequency_penalty": 0.5},
         {"prompt": REPEATS, "repetition_penalty": 1.3, "temperature": 0.8, "seed": 3, "logprobs": 0},
         {"prompt": REPEATS, "stop": ["]\n"], "max_tokens": 60},
-        {"stop": ["return", "\n\n\n"], "max_tokens": 120, "include_stop_str_in_output": True, "temperature": 1, "seed": 4},
+        {"stop": ["return", "\n\n\n"], "max_tokens": 80, "include_stop_str_in_output": True, "temperature": 1, "seed": 4},
         {"n": 2, "temperature": 1, "seed": 5, "logprobs": 3, "max_tokens": 40},
         {"max_tokens": 1}, {"max_tokens": 2}, {"max_tokens": 5, "logprobs": 1},
         {"ignore_eos": True, "max_tokens": 90, "temperature": 1, "top_p": 0.9, "top_k": 20, "min_p": 0.02, "seed": 6},
         {"prompt": [PROMPT, REPEATS], "n": 2, "temperature": 0.7, "seed": 8, "echo": True, "logprobs": 1, "max_tokens": 20},
         {"path": CHAT, "messages": MESSAGES, "logprobs": True, "top_logprobs": 2, "max_tokens": 80},
-        {"path": CHAT, "messages": MESSAGES, "temperature": 1, "seed": 9, "n": 2, "max_tokens": 200, "min_tokens": 20},
+        {"path": CHAT, "messages": MESSAGES, "temperature": 1, "seed": 9, "n": 2, "max_tokens": 100, "min_tokens": 20},
     ]
 
     def test_same(self):

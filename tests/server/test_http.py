@@ -219,7 +219,7 @@ class TestJson(Shared):
                              ("presence_penalty", 3), ("frequency_penalty", -3), ("repetition_penalty", 0), ("repetition_penalty", 1e-4),
                              ("repetition_penalty", 1001), ("logit_bias", []),
                              ("logit_bias", {"x": 1}), ("logit_bias", {"1": "a"}), ("logit_bias", {"1": 101}), ("logit_bias", {"99999": 1}),
-                             ("ignore_eos", 1), ("speculation", "no"), ("stop_token_ids", ["a"]), ("stop_token_ids", 3),
+                             ("ignore_eos", 1), ("speculation", 1), ("stop_token_ids", ["a"]), ("stop_token_ids", 3),
                              ("stream_options", {"include_usage": True}), ("skip_special_tokens", 0), ("best_of", 2), ("model", 3)]:
             self.fails(self.server.post(CHAT, chat(**{field: value})), 400, param=field)
             self.fails(self.server.post(COMPLETIONS, {"prompt": "a", field: value}), 400, param=field)
