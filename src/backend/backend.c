@@ -20,23 +20,6 @@ struct Backend {
 
 /* ---- features ---- */
 
-/* What a mask allows of the features; *ok is false for a word that names no variant. */
-static unsigned allowed_by_mask(const char *mask, unsigned features, bool *ok)
-{
-    *ok = true;
-    if (!mask || !*mask || strcmp(mask, "avx512") == 0) return features;
-    if (strcmp(mask, "scalar") == 0) return features & CPU_FMA;
-    if (strcmp(mask, "avx2") == 0) return features & (CPU_FMA | CPU_AVX2);
-    *ok = false;
-    return 0;
-}
-
-static const char *variant_name(unsigned features)
-{
-    if (features & CPU_AVX512) return features & CPU_AVX512_BF16 ? "avx512-bf16" : "avx512";
-    return "scalar";
-}
-
 static Status choose_variant(Backend *b, const char *mask, Error *err)
 {
     bool ok;
@@ -46,12 +29,13 @@ static Status choose_variant(Backend *b, const char *mask, Error *err)
         return error_set(err, ERR_UNSUPPORTED, "this processor has no fused multiply-add (x86 needs FMA, from 2013 "
                                                "on), and every sum here is made of them");
     }
-    features = allowed_by_mask(mask, features, &ok);
+    features = cpu_mask_features(mask, features, &ok);
     if (!ok) {
-        return error_set_param(err, ERR_USAGE, "CPU_MASK", "CPU_MASK must be scalar, avx2 or avx512, got \"%s\"", mask);
+        return error_set_param(err, ERR_USAGE, "CPU_MASK",
+                               "CPU_MASK must be scalar, avx2, avx512, avx512-bf16 or neon, got \"%s\"", mask);
     }
     cpu_ops_fill(&b->ops, features);
-    b->variant = variant_name(features);
+    b->variant = cpu_variant_name(features);
     return OK;
 }
 

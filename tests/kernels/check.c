@@ -24,7 +24,7 @@ struct CheckBlock {
 static bool open_backends(Check *c)
 {
     if (getenv("TANDEM_CHECK_DEVICE")) return check_device_open(c);
-    static const char *const masks[] = { "scalar", "avx2", "avx512" };
+    static const char *const masks[] = { "scalar", "avx2", "avx512", NULL };
     for (int i = 0; i < COUNT(masks); i++) {
         BackendOptions options = { .n_workers = c->bench ? 0 : 3, .cpu_mask = masks[i] };
         Error err = { 0 };

@@ -24,7 +24,7 @@ typedef struct Case {
 
 static const Case cases[] = { { "llama", 3e-6 }, { "llama_yarn", 3e-6 }, { "llama3_bias", 3e-6 }, { "qwen3", 3e-6 },
                               { "qwen3_linear_bias", 3e-6 }, { "qwen3_5", 5e-5 } };
-static const char *const masks[] = { "scalar", "avx2", "avx512" };
+static const char *const masks[] = { "scalar", "avx2", "avx512", NULL };
 enum { N_CASES = sizeof cases / sizeof cases[0], N_MASKS = sizeof masks / sizeof masks[0] };
 
 /* One checkpoint, opened on one variant, after its prefill. */

@@ -217,14 +217,24 @@ static void wrong_options_are_refused(void **state)
     assert_non_null(strstr(err.text, "sse9"));
 }
 
+/* A mask leaves what is below it: of names in ascending order, each gives its own variant or the one before. */
 static void mask_chooses_the_variant(void **state)
 {
-    Backend *b;
-    BackendOptions options = { .n_workers = 1, .cpu_mask = "scalar" };
-    assert_int_equal(backend_open_cpu(&b, &options, NULL), OK);
-    assert_string_equal(backend_variant(b), "scalar");
-    assert_string_equal(backend_name(b), "cpu");
-    backend_close(b);
+    const char *masks[] = { "scalar", "avx2", "avx512", "avx512-bf16" }, *before = "scalar";
+    for (int i = 0; i < COUNT(masks); i++) {
+        Backend *b;
+        BackendOptions options = { .n_workers = 1, .cpu_mask = masks[i] };
+        assert_int_equal(backend_open_cpu(&b, &options, NULL), OK);
+        if (strcmp(backend_variant(b), masks[i]) != 0) assert_string_equal(backend_variant(b), before);
+        before = masks[i] = backend_variant(b);
+        assert_string_equal(backend_name(b), "cpu");
+        backend_close(b);
+    }
+    bool ok;
+    assert_int_equal(cpu_mask_features("neon", CPU_FMA | CPU_AVX2, &ok), CPU_FMA);
+    assert_int_equal(cpu_mask_features("avx2", CPU_FMA | CPU_AVX2 | CPU_AVX512, &ok), CPU_FMA | CPU_AVX2);
+    assert_string_equal(cpu_variant_name(CPU_FMA | CPU_NEON), "neon");
+    assert_string_equal(cpu_variant_name(CPU_FMA | CPU_AVX512), "scalar"); /* AVX-512 takes AVX2 for granted */
 }
 
 /* Every allocation of opening fails in turn: an error each time, nothing left behind (leak checkers look). */

@@ -20,6 +20,24 @@ void cpu_scalar_add_conv(Ops *ops);        /* conv_silu */
 void cpu_scalar_add_gated_delta(Ops *ops); /* gated_delta, gated_delta_commit */
 void cpu_scalar_add_draft(Ops *ops);       /* scale_cap, block_conv, pick */
 
+void cpu_avx2_add_linear(Ops *ops);
+void cpu_avx2_add_norm(Ops *ops);
+void cpu_avx2_add_activation(Ops *ops);
+void cpu_avx2_add_rows(Ops *ops);
+void cpu_avx2_add_rope(Ops *ops);
+void cpu_avx2_add_attention(Ops *ops);
+void cpu_avx2_add_conv(Ops *ops);
+void cpu_avx2_add_gated_delta(Ops *ops);
+
+void cpu_neon_add_linear(Ops *ops);
+void cpu_neon_add_norm(Ops *ops);
+void cpu_neon_add_activation(Ops *ops);
+void cpu_neon_add_rows(Ops *ops);
+void cpu_neon_add_rope(Ops *ops);
+void cpu_neon_add_attention(Ops *ops);
+void cpu_neon_add_conv(Ops *ops);
+void cpu_neon_add_gated_delta(Ops *ops);
+
 void cpu_avx512_add_linear(Ops *ops);
 void cpu_avx512_add_norm(Ops *ops);
 void cpu_avx512_add_activation(Ops *ops);
@@ -28,15 +46,22 @@ void cpu_avx512_add_rope(Ops *ops);
 void cpu_avx512_add_attention(Ops *ops);
 void cpu_avx512_add_conv(Ops *ops);
 void cpu_avx512_add_gated_delta(Ops *ops);
+void cpu_avx512_bf16_add_linear(Ops *ops);
 
 typedef enum CpuFeature {
     CPU_FMA         = 1, /* without it an x86 is refused: fmaf would be a library call */
     CPU_AVX2        = 2,
     CPU_AVX512      = 4, /* F, BW, VL, DQ */
     CPU_AVX512_BF16 = 8,
+    CPU_NEON        = 16,
 } CpuFeature;
 unsigned cpu_features(void); /* of this machine, unmasked */
 void     cpu_ops_fill(Ops *ops, unsigned features);
+
+/* $CPU_MASK names the highest variant allowed: scalar, avx2, avx512, avx512-bf16 or neon. What is left of the features;
+ * NULL or "": all. One that this machine lacks allows those below it; *ok is false for a word that names none. */
+unsigned    cpu_mask_features(const char *mask, unsigned features, bool *ok);
+const char *cpu_variant_name(unsigned features); /* the best that they allow */
 
 /* ---- workers ---- */
 struct Stream {

@@ -10,66 +10,99 @@
 
 #include "base/fmath.h"
 
-enum { MAX_PENDING = 4 }; /* 1 + log2(MAX_K_PARTS) */
+enum {
+    MAX_PENDING = 4, /* 1 + log2(MAX_K_PARTS) */
+    ROWS = 4,        /* worked on together: with 16 outputs each, half the registers of AVX, all of the latency of fma */
+};
 
-/* acc += inputs [first, end) of one row, 16 outputs. */
-static void add_bf16(float acc[WEIGHT_PANEL], const uint16_t *x, const uint32_t *panel, int64_t n_in, int64_t first,
-                     int64_t end)
+/* acc[r] += inputs [first, end) of ROWS rows, 16 outputs. wide: their inputs as float32, [n_in][ROWS]. The loops over n
+ * have constant ends and no order, so the compiler makes vectors of them. */
+static void add_bf16(float out[ROWS][WEIGHT_PANEL], const float *wide, const uint32_t *panel, int64_t first, int64_t end)
 {
+    float acc[ROWS][WEIGHT_PANEL] = { 0 };
     for (int64_t k = first; k < end; k += 2) {
-        float x0 = bf16_to_f32(x[k]), x1 = k + 1 < n_in ? bf16_to_f32(x[k + 1]) : 0.0f;
         const uint32_t *word = panel + k / 2 * WEIGHT_PANEL;
-        for (int n = 0; n < WEIGHT_PANEL; n++) {
-            float w0 = f_of_bits(word[n] << 16), w1 = f_of_bits(word[n] & 0xffff0000u);
-            acc[n] = fmaf(x0, w0, fmaf(x1, w1, acc[n]));
-        }
+        const float *x = wide + k * ROWS;
+        float even[WEIGHT_PANEL], odd[WEIGHT_PANEL];
+        for (int n = 0; n < WEIGHT_PANEL; n++) even[n] = f_of_bits(word[n] << 16);
+        for (int n = 0; n < WEIGHT_PANEL; n++) odd[n] = f_of_bits(word[n] & 0xffff0000u);
+#pragma GCC unroll 4
+        for (int r = 0; r < ROWS; r++)
+            for (int n = 0; n < WEIGHT_PANEL; n++)
+                acc[r][n] = fmaf(x[r], even[n], fmaf(x[ROWS + r], odd[n], acc[r][n]));
     }
+    memcpy(out, acc, sizeof acc);
 }
 
-static void add_f32(float acc[WEIGHT_PANEL], const float *x, const float *panel, int64_t first, int64_t end)
+static void add_f32(float out[ROWS][WEIGHT_PANEL], const float *wide, const float *panel, int64_t first, int64_t end)
 {
+    float acc[ROWS][WEIGHT_PANEL] = { 0 };
     for (int64_t k = first; k < end; k++) {
-        for (int n = 0; n < WEIGHT_PANEL; n++) acc[n] = fmaf(x[k], panel[k * WEIGHT_PANEL + n], acc[n]);
+        const float *x = wide + k * ROWS, *w = panel + k * WEIGHT_PANEL;
+#pragma GCC unroll 4
+        for (int r = 0; r < ROWS; r++)
+            for (int n = 0; n < WEIGHT_PANEL; n++) acc[r][n] = fmaf(x[r], w[n], acc[r][n]);
     }
+    memcpy(out, acc, sizeof acc);
 }
 
-/* 16 outputs of one row: all parts, into sum. */
-static void panel_row(float sum[WEIGHT_PANEL], const Weight *w, Tensor x, int64_t row, const uint32_t *panel)
+/* 16 outputs of ROWS rows: all parts, into sum. */
+static void panel_rows(float sum[ROWS][WEIGHT_PANEL], const Weight *w, const float *wide, const uint32_t *panel)
 {
-    float pending[MAX_PENDING][WEIGHT_PANEL];
+    float pending[MAX_PENDING][ROWS][WEIGHT_PANEL];
     int64_t part_len = (w->n_in + w->contract.k_parts - 1) / w->contract.k_parts; /* exact unless there is one */
     int n_pending = 0;
     for (int part = 0; part < w->contract.k_parts; part++) {
-        float acc[WEIGHT_PANEL] = { 0 };
+        float(*acc)[WEIGHT_PANEL] = pending[n_pending++];
         int64_t first = part * part_len;
-        if (w->contract.mode == MATH_BF16) add_bf16(acc, tensor_bf16(x, row), panel, w->n_in, first, first + part_len);
-        else add_f32(acc, tensor_f32(x, row), (const float *)panel, first, first + part_len);
+        if (w->contract.mode == MATH_BF16) add_bf16(acc, wide, panel, first, first + part_len);
+        else add_f32(acc, wide, (const float *)panel, first, first + part_len);
         for (int carry = part; carry & 1; carry >>= 1) {
             n_pending--;
-            for (int n = 0; n < WEIGHT_PANEL; n++) acc[n] = pending[n_pending][n] + acc[n];
+            for (int r = 0; r < ROWS; r++)
+                for (int n = 0; n < WEIGHT_PANEL; n++) pending[n_pending - 1][r][n] += pending[n_pending][r][n];
         }
-        memcpy(pending[n_pending++], acc, sizeof acc);
     }
     memcpy(sum, pending[0], sizeof pending[0]);
 }
 
-static void scalar_panels(const LinearJob *job, Tensor x, int64_t first, int64_t end)
+/* Rows [first, first + ROWS) of x as float32, turned; the last one again for those behind the end. */
+static void widen_rows(float *wide, Tensor x, int64_t first)
 {
-    const Weight *w = job->weight;
-    for (int64_t p = first; p < end; p++) {
-        const uint32_t *panel = (const uint32_t *)w->data + p * weight_words(w) * WEIGHT_PANEL;
-        int64_t col = p * WEIGHT_PANEL, n_cols = w->n_out - col < WEIGHT_PANEL ? w->n_out - col : WEIGHT_PANEL;
-        for (int64_t row = 0; row < x.shape[0]; row++) {
-            float sum[WEIGHT_PANEL];
-            panel_row(sum, w, x, row, panel);
-            memcpy(tensor_f32(job->out, row) + col, sum, (size_t)n_cols * sizeof *sum);
-        }
+    int64_t n_in = x.shape[1], last = x.shape[0] - 1;
+    CHECK((n_in + 1) * ROWS * (int64_t)sizeof(float) <= WORKER_SCRATCH_BYTES);
+    for (int r = 0; r < ROWS; r++) {
+        int64_t row = first + r < last ? first + r : last;
+        for (int64_t k = 0; k < n_in; k++)
+            wide[k * ROWS + r] = x.dtype == DT_BF16 ? bf16_to_f32(tensor_bf16(x, row)[k]) : tensor_f32(x, row)[k];
+        wide[n_in * ROWS + r] = 0.0f; /* an odd number of bf16 inputs ends in half a word */
     }
+}
+
+static const uint32_t *panel_at(const Weight *w, int64_t panel)
+{
+    return (const uint32_t *)w->data + panel * weight_words(w) * WEIGHT_PANEL;
+}
+
+static int64_t at_most(int64_t n, int64_t limit)
+{
+    return n < limit ? n : limit;
 }
 
 static void scalar_spans(const LinearSpan *spans, int n_spans, Tensor x, void *scratch)
 {
-    for (int i = 0; i < n_spans; i++) scalar_panels(spans[i].job, x, spans[i].first, spans[i].end);
+    for (int64_t row = 0; row < x.shape[0]; row += ROWS) {
+        widen_rows(scratch, x, row);
+        for (const LinearSpan *s = spans; s < spans + n_spans; s++) {
+            for (int64_t p = s->first; p < s->end; p++) {
+                float sum[ROWS][WEIGHT_PANEL];
+                int64_t col = p * WEIGHT_PANEL, n_cols = at_most(s->job->weight->n_out - col, WEIGHT_PANEL);
+                panel_rows(sum, s->job->weight, scratch, panel_at(s->job->weight, p));
+                for (int64_t r = 0; r < at_most(x.shape[0] - row, ROWS); r++)
+                    memcpy(tensor_f32(s->job->out, row + r) + col, sum[r], (size_t)n_cols * sizeof(float));
+            }
+        }
+    }
 }
 
 /* ---- spreading over workers ---- */
@@ -150,18 +183,19 @@ void linear_spread_gated(Stream *st, const GatedJob *job, GatedFn fn)
 
 static void scalar_gated(const GatedJob *job, int64_t first, int64_t end, void *scratch)
 {
-    int64_t panel_words = weight_words(job->gate) * WEIGHT_PANEL;
-    for (int64_t p = first; p < end; p++) {
-        int64_t col = p * WEIGHT_PANEL, left = job->gate->n_out - col;
-        int64_t n_cols = left < WEIGHT_PANEL ? left : WEIGHT_PANEL;
-        for (int64_t row = 0; row < job->x.shape[0]; row++) {
-            float gate[WEIGHT_PANEL], up[WEIGHT_PANEL];
-            panel_row(gate, job->gate, job->x, row, (const uint32_t *)job->gate->data + p * panel_words);
-            panel_row(up, job->up, job->x, row, (const uint32_t *)job->up->data + p * panel_words);
-            for (int64_t n = 0; n < n_cols; n++) {
-                float y = f_silu(gate[n]) * up[n];
-                if (job->out.dtype == DT_F32) tensor_f32(job->out, row)[col + n] = y;
-                else tensor_bf16(job->out, row)[col + n] = f32_to_bf16(y);
+    for (int64_t row = 0; row < job->x.shape[0]; row += ROWS) {
+        widen_rows(scratch, job->x, row);
+        for (int64_t p = first; p < end; p++) {
+            float gate[ROWS][WEIGHT_PANEL], up[ROWS][WEIGHT_PANEL];
+            int64_t col = p * WEIGHT_PANEL, n_cols = at_most(job->gate->n_out - col, WEIGHT_PANEL);
+            panel_rows(gate, job->gate, scratch, panel_at(job->gate, p));
+            panel_rows(up, job->up, scratch, panel_at(job->up, p));
+            for (int64_t r = 0; r < at_most(job->x.shape[0] - row, ROWS); r++) {
+                for (int64_t n = 0; n < n_cols; n++) {
+                    float y = f_silu(gate[r][n]) * up[r][n];
+                    if (job->out.dtype == DT_F32) tensor_f32(job->out, row + r)[col + n] = y;
+                    else tensor_bf16(job->out, row + r)[col + n] = f32_to_bf16(y);
+                }
             }
         }
     }

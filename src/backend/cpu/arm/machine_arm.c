@@ -1,9 +1,9 @@
-/* What this 64-bit Arm can do (fused multiply-add always), and its numeric mode. */
+/* What this 64-bit Arm can do (NEON with fused multiply-add: all of them), and its numeric mode. */
 #include "backend/cpu/cpu_impl.h"
 
 unsigned cpu_features(void)
 {
-    return CPU_FMA;
+    return CPU_FMA | CPU_NEON;
 }
 
 void numeric_mode_enter(void)

@@ -1,241 +1,279 @@
-/* Attention in 16 lanes: the bits of cpu/attention.c, with every key and value read once for many queries.
- *
- * The query heads that share a KV head, of neighbouring rows of one sequence, form a group. A group goes
- * through the splits of its context:
- *
- *     scores of the committed keys, a tile at a time     shared by all queries of the group
- *     scores of the keys on each row's own path          (uncertain rows)
- *     softmax of the split, per query
- *     weighted values: committed, then path              ascending positions
- *
- * and leaves one partial (m, l, o) a query and split; the partials are put together at the end, when the
- * largest m is known. A work item is a group. When there are fewer groups than the workers need (one row and a
- * long context), an item is some splits of a group and the partials meet in a second round.
- *
- * Items lie head by head, and each worker begins with its even part of them: those heads whose queries, keys and values
- * it wrote itself. Who is done early takes items that others have not begun.
+/* Inner loops of attention in 16 lanes (attention_groups.h): scores of some keys for some queries, and sums of weighted
+ * values. Blocks of 6 queries make 6 x 2 accumulators of scores and 6 x 4 of outputs; 8 x 2 of both measured slower.
  *
  * A key or value outside a query's own positions is never added, not even with weight zero: it may be NaN. */
-#include "backend/cpu/attention.h"
-#include "backend/cpu/kv.h"
-#include "backend/cpu/x86/attention_tiles_avx512.h"
+#include "backend/cpu/attention_groups.h"
 #include "backend/cpu/x86/fmath_avx512.h"
+#include "backend/cpu/x86/lanes_avx512.h"
 
-#include <stdatomic.h>
-#include <string.h>
+#include <immintrin.h>
 
-enum {
-    GROUP_QUERIES = 48,          /* scores of a split: 48 x 2 KB, a tenth of the L2 cache */
-    MIN_QUERIES_BY_TILE = 5,     /* below, turning the keys costs more than it saves */
-    X_STRIDE = ATTN_SPLIT + 32,  /* a tile may write past the last key */
-    ITEMS_PER_WORKER = 4,
-    PARTIAL_HEAD = 16,           /* floats before o, to keep it aligned */
-    MAX_AHEAD = 64,              /* rows of the cache that are asked for before they are needed, and their bytes */
-    AHEAD_BYTES = 16 << 10,
-    MIN_WORK_PER_WORKER = 1 << 17, /* multiplications that are worth waking a worker */
-};
-
-/* Items that a worker begins with; others may take some of them. */
-typedef struct Share {
-    atomic_llong next;
-    int64_t      end;
-} Share;
-
-/* A worker's scratch: its share, a tile of keys or values, the scores of one split, then room for partials. */
-enum {
-    SHARE_FLOATS = 32,
-    TILE_FLOATS = TILE_KEYS * ATTN_MAX_HEAD_DIM,
-    SCORE_FLOATS = GROUP_QUERIES * X_STRIDE,
-    FIRST_PARTIAL = SHARE_FLOATS + TILE_FLOATS + SCORE_FLOATS,
-    PARTIAL_FLOATS = WORKER_SCRATCH_BYTES / 4 - FIRST_PARTIAL,
-};
-
-typedef struct Plan {
-    AttentionJob job;
-    int32_t heads_per_kv;
-    int32_t group_queries; /* queries of a group, at most */
-    int32_t n_splits;      /* of the longest context */
-    int32_t ahead;         /* rows to prefetch: a lone row reads the cache at the speed of memory, and since blocks
-                            * lie scattered, the machine's own prefetcher starts anew every few KB */
-    int32_t n_chunks;      /* items that a group's splits are cut into */
-    int64_t n_groups, n_queries; /* of one KV head */
-    int64_t partial_floats, queries_per_worker; /* whose partials fit into a worker's scratch */
-} Plan;
-
-/* Queries [first, first + n) of a sequence (row-major over its rows and the heads of one KV head). */
-typedef struct Group {
-    const BatchSeq *seq;
-    int32_t kv_head, first, n;
-    float  *tile, *x;
-    const float *q[GROUP_QUERIES];
-    float       *out[GROUP_QUERIES];
-    float       *partial[GROUP_QUERIES]; /* of split 0, the others behind it */
-    int32_t      first_key[GROUP_QUERIES], n_keys[GROUP_QUERIES]; /* a query sees positions [first_key, n_keys) */
-    int32_t      first_seen; /* by any of them */
-    const void  *key[2 * ATTN_SPLIT + MAX_AHEAD]; /* of the split's shared positions; the values behind them */
-    const void **value;
-} Group;
-
-static float *partial_of(const Plan *plan, const Group *g, int32_t query, int32_t split)
+/* 16 values of a cache row, widened. */
+ALWAYS_INLINE __m512 kv_load(const void *row, int64_t d, bool is_bf16)
 {
-    return g->partial[query] + split * plan->partial_floats;
+    if (!is_bf16) return _mm512_loadu_ps((const float *)row + d);
+    __m256i half = _mm256_loadu_si256((const __m256i *)((const uint16_t *)row + d));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-static int32_t row_of(const Plan *plan, const Group *g, int32_t query)
+/* Lane sums of 16 vectors: lane k of the result is the binary tree over v[k]. Each step halves the number of
+ * lanes a sum still has and so the number of vectors. */
+ALWAYS_INLINE __m512 lane_sums(const __m512 v[16])
 {
-    return g->seq->first_row + (g->first + query) / plan->heads_per_kv;
-}
-
-/* ---- the keys of a group ---- */
-
-/* Positions that all of a sequence's rows read from committed entries; the rest lies on their paths. */
-static int32_t shared_keys(const Group *g)
-{
-    return g->seq->certain ? g->n_keys[g->n - 1] : g->seq->n_committed;
-}
-
-static int64_t bytes_to_value(const Plan *plan)
-{
-    const KvView *view = &plan->job.view;
-    return (int64_t)view->n_heads * view->block_size * kv_row_bytes(view);
-}
-
-/* Lists the keys of positions [first, first + n), the last one again to fill its tile, then their values and a
- * last one again for those who look ahead. */
-static void list_shared(const Plan *plan, Group *g, int32_t first, int32_t n)
-{
-    const KvView *view = &plan->job.view;
-    int64_t row_bytes = kv_row_bytes(view), to_value = bytes_to_value(plan);
-    int32_t j = 0;
-    if (n <= 0) return;
-    while (j < n) {
-        int32_t in_block = view->block_size - (first + j) % view->block_size;
-        const char *at = kv_key(view, kv_store_at(view, g->seq->slot, first + j), g->kv_head);
-        for (int32_t i = 0; i < in_block && j < n; i++, j++) g->key[j] = at + i * row_bytes;
+    __m512 w8[8], w4[4], w2[2];
+    for (int i = 0; i < 8; i++) { /* sums i and i + 8: two of 8 lanes */
+        __m512 low = _mm512_shuffle_f32x4(v[i], v[i + 8], 0x44), high = _mm512_shuffle_f32x4(v[i], v[i + 8], 0xee);
+        w8[i] = _mm512_add_ps(low, high);
     }
-    for (; j % TILE_KEYS; j++) g->key[j] = g->key[n - 1];
-    g->value = g->key + j;
-    for (int32_t i = 0; i < n + MAX_AHEAD; i++) g->value[i] = (const char *)g->key[i < n ? i : n - 1] + to_value;
-    for (int32_t i = 0; i < n && i < plan->ahead; i++) { /* later ones are asked for on the way */
-        for (int64_t at = 0; at < row_bytes; at += 64) {
-            __builtin_prefetch((const char *)g->key[i] + at);
-            __builtin_prefetch((const char *)g->value[i] + at);
+    for (int i = 0; i < 4; i++) { /* i, i + 8, i + 4, i + 12: four of 4 lanes */
+        __m512 low = _mm512_shuffle_f32x4(w8[i], w8[i + 4], 0x88), high = _mm512_shuffle_f32x4(w8[i], w8[i + 4], 0xdd);
+        w4[i] = _mm512_add_ps(low, high);
+    }
+    for (int i = 0; i < 2; i++) {
+        __m512d a = _mm512_castps_pd(w4[i]), b = _mm512_castps_pd(w4[i + 2]);
+        w2[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+    __m512 sums = _mm512_add_ps(_mm512_shuffle_ps(w2[0], w2[1], 0x88), _mm512_shuffle_ps(w2[0], w2[1], 0xdd));
+    /* A block of four lanes now holds sums b, b + 2, b + 1, b + 3 for b = 0, 8, 4, 12. */
+    const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+    return _mm512_permutexvar_ps(order, sums);
+}
+
+/* Asks for the 64 bytes at value d of a row, once for each cache line. */
+ALWAYS_INLINE void kv_prefetch(const void *row, int64_t d, bool is_bf16)
+{
+    if (!is_bf16) __builtin_prefetch((const float *)row + d);
+    else if (d % 32 == 0) __builtin_prefetch((const uint16_t *)row + d);
+}
+
+/* ---- scores by rows ---- */
+
+/* x[i][0 .. 16) = scaled q[i] . key[0 .. 16) for n_q <= 4 queries; key[ahead ...] are prefetched meanwhile. */
+ALWAYS_INLINE void scores_by_rows_n(float *const x[], const float *const q[], const void *const key[], int32_t ahead,
+                                    int32_t dim, float scale, bool is_bf16, const int n_q)
+{
+    enum { KEYS = 4 }; /* at a time: 4 x 4 accumulators hide the latency of fma */
+    __m512 sum[4][16];
+    for (int k = 0; k < 16; k += KEYS) {
+        __m512 acc[4][KEYS];
+        for (int i = 0; i < n_q; i++)
+            for (int u = 0; u < KEYS; u++) acc[i][u] = _mm512_setzero_ps();
+        for (int64_t d = 0; d < dim; d += 16) {
+            __m512 row[KEYS];
+            for (int u = 0; u < KEYS; u++) {
+                kv_prefetch(key[k + u + ahead], d, is_bf16);
+                row[u] = kv_load(key[k + u], d, is_bf16);
+            }
+            for (int i = 0; i < n_q; i++) {
+                __m512 query = _mm512_loadu_ps(q[i] + d);
+                for (int u = 0; u < KEYS; u++) acc[i][u] = _mm512_fmadd_ps(query, row[u], acc[i][u]);
+            }
+        }
+        for (int i = 0; i < n_q; i++)
+            for (int u = 0; u < KEYS; u++) sum[i][k + u] = acc[i][u];
+    }
+    for (int i = 0; i < n_q; i++) _mm512_storeu_ps(x[i], _mm512_mul_ps(lane_sums(sum[i]), _mm512_set1_ps(scale)));
+}
+
+static void scores_by_rows(float *const x[], const float *const q[], int n_q, const void *const key[],
+                                  int32_t ahead, int32_t dim, float scale, bool is_bf16)
+{
+    if (is_bf16) {
+        switch (n_q) {
+        case 1: scores_by_rows_n(x, q, key, ahead, dim, scale, true, 1); break;
+        case 2: scores_by_rows_n(x, q, key, ahead, dim, scale, true, 2); break;
+        case 3: scores_by_rows_n(x, q, key, ahead, dim, scale, true, 3); break;
+        default: scores_by_rows_n(x, q, key, ahead, dim, scale, true, 4);
+        }
+    } else {
+        switch (n_q) {
+        case 1: scores_by_rows_n(x, q, key, ahead, dim, scale, false, 1); break;
+        case 2: scores_by_rows_n(x, q, key, ahead, dim, scale, false, 2); break;
+        case 3: scores_by_rows_n(x, q, key, ahead, dim, scale, false, 3); break;
+        default: scores_by_rows_n(x, q, key, ahead, dim, scale, false, 4);
         }
     }
 }
 
-/* The keys of depths [first, first + n) of a row's path; the last one again up to `room`. */
-static void list_path_keys(const Plan *plan, const Group *g, int32_t row, int32_t first, int32_t n, const void **key,
-                           int32_t room)
-{
-    const int32_t *path = plan->job.batch->path + (int64_t)row * MAX_DEPTH;
-    for (int32_t j = 0; j < n; j++) key[j] = kv_key(&plan->job.view, plan->job.store[path[first + j]], g->kv_head);
-    for (int32_t j = n; j < room; j++) key[j] = key[n - 1];
-}
+/* ---- scores by tiles ---- */
 
-static void keys_to_values(const Plan *plan, const void **entry, int32_t n)
+/* Transposes 16 x 16 32-bit items. */
+ALWAYS_INLINE void transpose_16(__m512i r[16])
 {
-    int64_t distance = bytes_to_value(plan);
-    for (int32_t j = 0; j < n; j++) entry[j] = (const char *)entry[j] + distance;
-}
-
-/* ---- scores ---- */
-
-static void score_list(const Plan *plan, const Group *g, int32_t first_query, int32_t end_query, int32_t at,
-                       const void *const key[16], int32_t ahead)
-{
-    const AttentionJob *job = &plan->job;
-    for (int32_t i = first_query; i < end_query; i += 4) {
-        float *x[4];
-        int32_t n = end_query - i < 4 ? end_query - i : 4;
-        for (int32_t u = 0; u < n; u++) x[u] = g->x + (i + u) * X_STRIDE + at;
-        scores_by_rows(x, g->q + i, n, key, ahead, job->view.head_dim, job->scale, job->view.dtype == DT_BF16);
+    __m512i a[16], b[16];
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        a[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+        b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+        b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+        b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+    }
+    /* b[4 g + c] holds, in its 128-bit parts, columns c, c + 4, c + 8, c + 12 of rows 4 g .. 4 g + 3. */
+    for (int c = 0; c < 4; c++) {
+        __m512i even01 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0x88), odd01 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0xdd);
+        __m512i even23 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0x88);
+        __m512i odd23 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0xdd);
+        r[c] = _mm512_shuffle_i32x4(even01, even23, 0x88);
+        r[c + 8] = _mm512_shuffle_i32x4(even01, even23, 0xdd);
+        r[c + 4] = _mm512_shuffle_i32x4(odd01, odd23, 0x88);
+        r[c + 12] = _mm512_shuffle_i32x4(odd01, odd23, 0xdd);
     }
 }
 
-/* n_vectors times 16 keys. */
-static void score_tile(const Plan *plan, const Group *g, int32_t first_query, int32_t at, const void *const *key,
-                       int n_vectors)
+/* tile[d * TILE_KEYS + j] = key[j][d] for 16 keys. bf16 goes in pairs of d: half the shuffles. */
+static void turn_keys(float *tile, const void *const key[], int32_t ahead, int32_t dim, bool is_bf16)
 {
-    const AttentionJob *job = &plan->job;
-    bool is_bf16 = job->view.dtype == DT_BF16;
-    for (int i = 0; i < n_vectors; i++)
-        turn_keys(g->tile + 16 * i, key + 16 * i, plan->ahead, job->view.head_dim, is_bf16);
-    for (int32_t i = first_query; i < g->n; i += BLOCK_QUERIES) {
-        float *x[BLOCK_QUERIES];
-        const float *q[BLOCK_QUERIES];
-        int32_t n = g->n - i < BLOCK_QUERIES ? g->n - i : BLOCK_QUERIES;
-        for (int32_t u = 0; u < n + n % 2; u++) {
-            int32_t query = i + (u < n ? u : n - 1);
-            x[u] = g->x + query * X_STRIDE + at;
-            q[u] = g->q[query];
+    __m512i r[16];
+    const int step = is_bf16 ? 32 : 16;
+    for (int32_t d = 0; d < dim; d += step) {
+        bool is_half = is_bf16 && dim - d < 32;
+        for (int k = 0; k < 16; k++) {
+            kv_prefetch(key[k + ahead], d, is_bf16);
+            const char *at = (const char *)key[k] + (size_t)d * (is_bf16 ? 2 : 4);
+            r[k] = is_half ? _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *)at)) : _mm512_loadu_si512(at);
         }
-        scores_by_tile(x, q, n, g->tile, n_vectors, job->view.head_dim, job->scale);
-    }
-}
-
-/* First query that sees position j: rows of a certain sequence see more and more. */
-static int32_t first_query_at(const Group *g, int32_t j)
-{
-    int32_t i = 0;
-    while (i < g->n && g->n_keys[i] <= j) i++;
-    return i;
-}
-
-/* Start of the first tile of a split that somebody sees. */
-static int32_t first_tile(const Group *g, int32_t start)
-{
-    return g->first_seen > start ? (g->first_seen - start) / TILE_KEYS * TILE_KEYS : 0;
-}
-
-/* Positions [start, start + n). */
-static void score_shared(const Plan *plan, const Group *g, int32_t start, int32_t n)
-{
-    for (int32_t t = first_tile(g, start); t < n; t += TILE_KEYS) {
-        int32_t first_query = first_query_at(g, start + t);
-        if (g->n - first_query >= MIN_QUERIES_BY_TILE) {
-            score_tile(plan, g, first_query, t, g->key + t, n - t > 16 ? 2 : 1);
-        } else {
-            score_list(plan, g, first_query, g->n, t, g->key + t, plan->ahead);
-            if (n - t > 16) score_list(plan, g, first_query, g->n, t + 16, g->key + t + 16, plan->ahead);
+        transpose_16(r);
+        for (int c = 0; c < (is_half ? 8 : 16); c++) {
+            float *out = tile + (int64_t)(is_bf16 ? d + 2 * c : d + c) * TILE_KEYS;
+            if (!is_bf16) {
+                _mm512_store_si512(out, r[c]);
+                continue;
+            }
+            _mm512_store_si512(out, _mm512_slli_epi32(r[c], 16));
+            _mm512_store_si512(out + TILE_KEYS, _mm512_and_si512(r[c], _mm512_set1_epi32((int)0xffff0000u)));
         }
     }
 }
 
-/* Positions [first, end) of one row's path within a split; n_queries of the group belong to the row. */
-typedef struct PathPart {
-    int32_t row, first_query, n_queries;
-    int32_t first, end;
-} PathPart;
-
-/* Goes from row to row of the group: *part zeroed before the first call, false after the last row. */
-static bool next_path(const Plan *plan, const Group *g, int32_t start, int32_t end, PathPart *part)
+/* x[i][0 .. 16 n_v) = scaled q[i] . keys of the tile. Accumulators are visited in the order in which the tree adds
+ * them (bits of n reversed: 0, 8, 4, 12, 2 ...), so that at most four wait on the stack. */
+ALWAYS_INLINE void scores_by_tile_n(float *const x[], const float *const q[], const float *tile, int32_t dim,
+                                    float scale, const int n_q, const int n_v)
 {
-    int32_t i = part->first_query + part->n_queries, n_committed = g->seq->n_committed;
-    if (g->seq->certain || i >= g->n) return false;
-    part->row = row_of(plan, g, i);
-    part->first_query = i;
-    while (i < g->n && row_of(plan, g, i) == part->row) i++;
-    part->n_queries = i - part->first_query;
-    part->first = start > n_committed ? start : n_committed;
-    if (part->first < g->first_key[part->first_query]) part->first = g->first_key[part->first_query];
-    part->end = end < g->n_keys[part->first_query] ? end : g->n_keys[part->first_query];
-    return true;
+    __m512 stack[4][BLOCK_QUERIES][2];
+    for (int n = 0; n < 16; n++) {
+        int lane = (n & 1) << 3 | (n & 2) << 1 | (n & 4) >> 1 | n >> 3;
+        __m512 acc[BLOCK_QUERIES][2];
+        for (int i = 0; i < n_q; i++)
+            for (int h = 0; h < n_v; h++) acc[i][h] = _mm512_setzero_ps();
+        _Pragma("GCC unroll 8") for (int64_t d = lane; d < dim; d += 16) {
+            __m512 key[2];
+            for (int h = 0; h < n_v; h++) key[h] = _mm512_load_ps(tile + d * TILE_KEYS + 16 * h);
+            for (int i = 0; i < n_q; i++) {
+                __m512 query = _mm512_set1_ps(q[i][d]);
+                for (int h = 0; h < n_v; h++) acc[i][h] = _mm512_fmadd_ps(query, key[h], acc[i][h]);
+            }
+        }
+        int level = 0;
+        for (; n >> level & 1; level++)
+            for (int i = 0; i < n_q; i++)
+                for (int h = 0; h < n_v; h++) acc[i][h] = _mm512_add_ps(stack[level][i][h], acc[i][h]);
+        if (level == 4) { /* n = 15: everything is added */
+            for (int i = 0; i < n_q; i++)
+                for (int h = 0; h < n_v; h++)
+                    _mm512_storeu_ps(x[i] + 16 * h, _mm512_mul_ps(acc[i][h], _mm512_set1_ps(scale)));
+            return;
+        }
+        for (int i = 0; i < n_q; i++)
+            for (int h = 0; h < n_v; h++) stack[level][i][h] = acc[i][h];
+    }
 }
 
-static void score_paths(const Plan *plan, const Group *g, int32_t start, int32_t end)
+/* Scores of n_v vectors of keys for a block of queries; x and q are filled up to an even number with the last one. */
+static void scores_by_tile(float *const x[], const float *const q[], int n_q, const float *tile, int n_v,
+                                  int32_t dim, float scale)
 {
-    const void *key[16];
-    for (PathPart part = { 0 }; next_path(plan, g, start, end, &part);) {
-        for (int32_t t = part.first; t < part.end; t += 16) {
-            int32_t n = part.end - t < 16 ? part.end - t : 16;
-            list_path_keys(plan, g, part.row, t - g->seq->n_committed, n, key, 16);
-            score_list(plan, g, part.first_query, part.first_query + part.n_queries, t - start, key, 0);
+    switch (n_v == 2 ? n_q : -n_q) {
+    case 1: case 2: scores_by_tile_n(x, q, tile, dim, scale, 2, 2); break;
+    case 3: case 4: scores_by_tile_n(x, q, tile, dim, scale, 4, 2); break;
+    case 5: case 6: scores_by_tile_n(x, q, tile, dim, scale, 6, 2); break;
+    case -1: case -2: scores_by_tile_n(x, q, tile, dim, scale, 2, 1); break;
+    case -3: case -4: scores_by_tile_n(x, q, tile, dim, scale, 4, 1); break;
+    default: scores_by_tile_n(x, q, tile, dim, scale, 6, 1);
+    }
+}
+
+/* ---- weighted sums ---- */
+
+/* Places [first, end) that only some of the queries see: a weight of zero is not enough, the value may be NaN. */
+ALWAYS_INLINE void add_masked(__m512 acc[BLOCK_QUERIES][8], const ValueBlock *b, const void *const value[],
+                              int32_t first, int32_t end, int64_t d, bool is_bf16, const int n_q, const int n_v)
+{
+    for (int32_t j = first; j < end; j++) {
+        for (int i = 0; i < n_q; i++) {
+            __mmask16 sees = j >= b->first[i] && j < b->end[i] ? 0xffff : 0;
+            __m512 weight = _mm512_set1_ps(b->p[i][j]);
+            for (int c = 0; c < n_v; c++)
+                acc[i][c] = _mm512_mask3_fmadd_ps(weight, kv_load(value[j], d + 16 * c, is_bf16), acc[i][c], sees);
         }
     }
 }
 
-/* ---- softmax of one split ---- */
+/* o[i][d .. d + 16 n_v) += p[i][j] * value[j], j ascending. */
+ALWAYS_INLINE void add_values_n(const ValueBlock *b, const void *const value[], int32_t ahead, int64_t d, bool is_bf16,
+                                const int n_q, const int n_v)
+{
+    __m512 acc[BLOCK_QUERIES][8];
+    for (int i = 0; i < n_q; i++)
+        for (int c = 0; c < n_v; c++) acc[i][c] = _mm512_loadu_ps(b->o[i] + d + 16 * c);
+    add_masked(acc, b, value, b->first_any, b->first_all, d, is_bf16, n_q, n_v);
+    for (int32_t j = b->first_all; j < b->end_all; j++) {
+        __m512 v[8];
+        for (int c = 0; c < n_v; c++) {
+            kv_prefetch(value[j + ahead], d + 16 * c, is_bf16);
+            v[c] = kv_load(value[j], d + 16 * c, is_bf16);
+        }
+        for (int i = 0; i < n_q; i++) {
+            __m512 weight = _mm512_set1_ps(b->p[i][j]);
+            for (int c = 0; c < n_v; c++) acc[i][c] = _mm512_fmadd_ps(weight, v[c], acc[i][c]);
+        }
+    }
+    add_masked(acc, b, value, b->end_all, b->end_any, d, is_bf16, n_q, n_v);
+    for (int i = 0; i < n_q; i++)
+        for (int c = 0; c < n_v; c++) _mm512_storeu_ps(b->o[i] + d + 16 * c, acc[i][c]);
+}
+
+ALWAYS_INLINE void add_values_q(const ValueBlock *b, const void *const value[], int32_t ahead, int32_t dim,
+                                bool is_bf16, const int n_q)
+{
+    int32_t d = 0;
+    if (n_q <= 2)
+        for (; d + 128 <= dim; d += 128) add_values_n(b, value, ahead, d, is_bf16, n_q, 8);
+    for (; d + 64 <= dim; d += 64) add_values_n(b, value, ahead, d, is_bf16, n_q, 4);
+    for (; d + 32 <= dim; d += 32) add_values_n(b, value, ahead, d, is_bf16, n_q, 2);
+    for (; d < dim; d += 16) add_values_n(b, value, ahead, d, is_bf16, n_q, 1);
+}
+
+ALWAYS_INLINE void add_values_typed(const ValueBlock *b, const void *const value[], int32_t ahead, int32_t dim,
+                                    bool is_bf16)
+{
+    switch (b->n_q) {
+    case 2: add_values_q(b, value, ahead, dim, is_bf16, 2); break;
+    case 4: add_values_q(b, value, ahead, dim, is_bf16, 4); break;
+    default: add_values_q(b, value, ahead, dim, is_bf16, 6);
+    }
+}
+
+/* o[i] += p[i][j] * value[j] for the queries of a closed block, j ascending; value[ahead ...] are prefetched meanwhile.
+ */
+static void add_values(const ValueBlock *b, const void *const value[], int32_t ahead, int32_t dim, bool is_bf16)
+{
+    if (is_bf16) add_values_typed(b, value, ahead, dim, true);
+    else add_values_typed(b, value, ahead, dim, false);
+}
+
+static void widen(float *out, const uint16_t *row, const uint16_t *ahead, int32_t dim)
+{
+    for (int32_t d = 0; d < dim; d += 16) {
+        if (d % 32 == 0) __builtin_prefetch(ahead + d);
+        _mm512_store_ps(out + d, kv_load(row, d, true));
+    }
+}
+
+/* ---- softmax of one split, and the end ---- */
 
 /* Which of the scores j .. j + 15 lie in [first, end). */
 static __mmask16 lanes_in(int32_t j, int32_t first, int32_t end)
@@ -244,7 +282,6 @@ static __mmask16 lanes_in(int32_t j, int32_t first, int32_t end)
     return (__mmask16)(first > j ? below & 0xffffu << (first - j) : below);
 }
 
-/* Scores [first, end) become weights in place; m and l are left in the partial. */
 static void soften(float *x, int32_t first, int32_t end, float *partial)
 {
     __m512 m = _mm512_set1_ps(-F_INF), l = _mm512_setzero_ps();
@@ -260,104 +297,8 @@ static void soften(float *x, int32_t first, int32_t end, float *partial)
     partial[1] = v_lanes_sum(l);
 }
 
-/* ---- weighted values ---- */
-
-static int32_t clamp(int32_t x, int32_t low, int32_t high)
+static void combine(float *out, const float *first, const float *end, int64_t step, float sum, int32_t dim)
 {
-    return x < low ? low : x > high ? high : x;
-}
-
-/* Values of positions [start + at, start + at + n), for all queries that see them. */
-static void add_shared_tile(const Plan *plan, const Group *g, int32_t split, int32_t at, int32_t n,
-                            const void *const *value, int32_t ahead, bool is_bf16)
-{
-    int32_t t = split * ATTN_SPLIT + at;
-    for (int32_t i = first_query_at(g, t); i < g->n;) {
-        ValueBlock block = { 0 };
-        for (; block.n_q < BLOCK_QUERIES && i < g->n; i++)
-            block_add(&block, partial_of(plan, g, i, split) + PARTIAL_HEAD, g->x + i * X_STRIDE + at,
-                      clamp(g->first_key[i] - t, 0, n), clamp(g->n_keys[i] - t, 0, n));
-        block_close(&block);
-        add_values(&block, value, ahead, plan->job.view.head_dim, is_bf16);
-    }
-}
-
-static void widen_values(float *tile, const void **value, int32_t n, int32_t ahead, int32_t dim)
-{
-    for (int32_t j = 0; j < n; j++) {
-        float *row = tile + (int64_t)j * dim;
-        for (int32_t d = 0; d < dim; d += 16) {
-            if (d % 32 == 0) __builtin_prefetch((const uint16_t *)value[j + ahead] + d);
-            _mm512_store_ps(row + d, kv_load(value[j], d, true));
-        }
-        value[j] = row;
-    }
-}
-
-static void add_shared(const Plan *plan, Group *g, int32_t split, int32_t n)
-{
-    bool is_bf16 = plan->job.view.dtype == DT_BF16, is_widened = is_bf16 && g->n > BLOCK_QUERIES;
-    for (int32_t t = first_tile(g, split * ATTN_SPLIT); t < n; t += TILE_KEYS) {
-        int32_t in_tile = n - t < TILE_KEYS ? n - t : TILE_KEYS;
-        if (is_widened) widen_values(g->tile, g->value + t, in_tile, plan->ahead, plan->job.view.head_dim);
-        add_shared_tile(plan, g, split, t, in_tile, g->value + t, is_widened ? 0 : plan->ahead, is_bf16 && !is_widened);
-    }
-}
-
-static void add_paths(const Plan *plan, const Group *g, int32_t split, int32_t start, int32_t end)
-{
-    const void *value[MAX_DEPTH];
-    for (PathPart part = { 0 }; next_path(plan, g, start, end, &part);) {
-        int32_t n = part.end - part.first;
-        if (n <= 0) continue;
-        list_path_keys(plan, g, part.row, part.first - g->seq->n_committed, n, value, n);
-        keys_to_values(plan, value, n);
-        for (int32_t i = 0; i < part.n_queries;) {
-            ValueBlock block = { 0 };
-            for (; block.n_q < BLOCK_QUERIES && i < part.n_queries; i++) {
-                int32_t query = part.first_query + i;
-                block_add(&block, partial_of(plan, g, query, split) + PARTIAL_HEAD,
-                          g->x + query * X_STRIDE + part.first - start, 0, n);
-            }
-            block_close(&block);
-            add_values(&block, value, 0, plan->job.view.head_dim, plan->job.view.dtype == DT_BF16);
-        }
-    }
-}
-
-/* ---- one split, all splits, the end ---- */
-
-static void run_split(const Plan *plan, Group *g, int32_t split)
-{
-    int32_t start = split * ATTN_SPLIT, end = start + ATTN_SPLIT;
-    int32_t n_shared = shared_keys(g) < end ? shared_keys(g) - start : ATTN_SPLIT;
-    list_shared(plan, g, start, n_shared);
-    score_shared(plan, g, start, n_shared);
-    score_paths(plan, g, start, end);
-    for (int32_t i = 0; i < g->n; i++) {
-        int32_t n = g->n_keys[i] - start < ATTN_SPLIT ? g->n_keys[i] - start : ATTN_SPLIT;
-        int32_t first = g->first_key[i] > start ? g->first_key[i] - start : 0;
-        if (first >= n) continue;
-        float *partial = partial_of(plan, g, i, split);
-        memset(partial + PARTIAL_HEAD, 0, (size_t)plan->job.view.head_dim * sizeof *partial);
-        soften(g->x + i * X_STRIDE, first, n, partial);
-    }
-    add_shared(plan, g, split, n_shared);
-    add_paths(plan, g, split, start, end);
-}
-
-static void combine_query(const Plan *plan, const Group *g, int32_t query)
-{
-    int32_t dim = plan->job.view.head_dim, n_splits = (g->n_keys[query] + ATTN_SPLIT - 1) / ATTN_SPLIT;
-    int64_t step = plan->partial_floats;
-    float largest = -F_INF, sum = 0, *out = g->out[query];
-    float *first = partial_of(plan, g, query, g->first_key[query] / ATTN_SPLIT);
-    float *end = partial_of(plan, g, query, n_splits);
-    for (const float *p = first; p < end; p += step) largest = p[0] > largest ? p[0] : largest;
-    for (float *p = first; p < end; p += step) {
-        p[0] = f_exp(p[0] - largest);
-        sum = fmaf(p[1], p[0], sum);
-    }
     for (int32_t d = 0; d < dim; d += 16) {
         __m512 o = _mm512_setzero_ps();
         for (const float *p = first; p < end; p += step)
@@ -366,198 +307,14 @@ static void combine_query(const Plan *plan, const Group *g, int32_t query)
     }
 }
 
-/* ---- items ---- */
-
-static int64_t queries_of(const Plan *plan, const BatchSeq *seq)
-{
-    return batch_seq_is_real(plan->job.batch, seq) ? (int64_t)seq->n_rows * plan->heads_per_kv : 0;
-}
-
-static int64_t groups_of(const Plan *plan, const BatchSeq *seq)
-{
-    return (queries_of(plan, seq) + plan->group_queries - 1) / plan->group_queries;
-}
-
-/* Finds groups whose numbers ascend within a head: the search goes on where it stopped. */
-typedef struct Cursor {
-    int32_t kv_head, seq;
-    int64_t first_group, first_query; /* of that sequence, among the head's */
-} Cursor;
-
-static void find_sequence(const Plan *plan, Cursor *at, int32_t kv_head, int64_t group)
-{
-    if (kv_head != at->kv_head || group < at->first_group) *at = (Cursor){ .kv_head = kv_head };
-    for (;; at->seq++) {
-        const BatchSeq *seq = &plan->job.batch->seqs[at->seq];
-        int64_t n = groups_of(plan, seq);
-        if (group < at->first_group + n) return;
-        at->first_group += n;
-        at->first_query += queries_of(plan, seq);
-    }
-}
-
-/* Partials of a query, counted head by head over the whole call: where the second round finds them. */
-static float *shared_partial(const Plan *plan, int64_t query)
-{
-    float *scratch = worker_scratch(plan->job.st, (int)(query / plan->queries_per_worker));
-    return scratch + FIRST_PARTIAL + query % plan->queries_per_worker * plan->n_splits * plan->partial_floats;
-}
-
-/* own: where partials go that nobody else needs; NULL: to their shared places. */
-static void find_group(const Plan *plan, Cursor *at, int64_t item, float *own, Group *g)
-{
-    const AttentionJob *job = &plan->job;
-    int64_t group = item % plan->n_groups;
-    g->kv_head = (int32_t)(item / plan->n_groups);
-    find_sequence(plan, at, g->kv_head, group);
-    g->seq = &job->batch->seqs[at->seq];
-    g->first = (int32_t)(group - at->first_group) * plan->group_queries;
-    int64_t n_left = queries_of(plan, g->seq) - g->first;
-    int64_t query = g->kv_head * plan->n_queries + at->first_query + g->first;
-    g->n = (int32_t)(n_left < plan->group_queries ? n_left : plan->group_queries);
-    g->first_seen = INT32_MAX;
-    int32_t row = row_of(plan, g, 0), head = g->first % plan->heads_per_kv;
-    for (int32_t i = 0; i < g->n; i++) {
-        int32_t q_head = g->kv_head * plan->heads_per_kv + head;
-        g->q[i] = tensor_f32(job->q, row) + q_head * job->q.stride[1];
-        g->out[i] = tensor_f32(job->out, row) + q_head * job->out.stride[1];
-        g->partial[i] = own ? own + i * plan->n_splits * plan->partial_floats : shared_partial(plan, query + i);
-        g->first_key[i] = batch_first_key(job->batch, row);
-        g->n_keys[i] = job->batch->index[row] + 1;
-        if (g->first_key[i] < g->first_seen) g->first_seen = g->first_key[i];
-        if (++head < plan->heads_per_kv) continue;
-        head = 0;
-        row++;
-    }
-}
-
-/* Another worker may have written the queries and read what is written now. */
-static void ask_for_rows(const Plan *plan, const Group *g)
-{
-    for (int32_t i = 0; i < g->n; i++) {
-        for (int32_t d = 0; d < plan->job.view.head_dim; d += 16) {
-            __builtin_prefetch(g->q[i] + d);
-            __builtin_prefetch(g->out[i] + d, 1);
-        }
-    }
-}
-
-static int32_t most_keys(const Group *g)
-{
-    int32_t most = 0;
-    for (int32_t i = 0; i < g->n; i++) most = g->n_keys[i] > most ? g->n_keys[i] : most;
-    return most;
-}
-
-static void run_item(const Plan *plan, int64_t item, float *own_partials, Cursor *cursor, Group *g)
-{
-    bool is_whole = plan->n_chunks == 1;
-    find_group(plan, cursor, item / plan->n_chunks, is_whole ? own_partials : NULL, g);
-    ask_for_rows(plan, g);
-    int32_t n_splits = (most_keys(g) + ATTN_SPLIT - 1) / ATTN_SPLIT;
-    Range range = worker_range(n_splits, (int)(item % plan->n_chunks), plan->n_chunks);
-    for (int64_t s = range.first; s < range.end; s++)
-        if ((s + 1) * ATTN_SPLIT > g->first_seen) run_split(plan, g, (int32_t)s);
-    for (int32_t i = 0; is_whole && i < g->n; i++) combine_query(plan, g, i);
-}
-
-static void run_items(void *arg, int worker, int n_workers)
-{
-    const Plan *plan = arg;
-    Cursor cursor = { 0 };
-    float *scratch = worker_scratch(plan->job.st, worker);
-    Group g = { .tile = scratch + SHARE_FLOATS, .x = scratch + SHARE_FLOATS + TILE_FLOATS };
-    for (int i = 0; i < n_workers; i++) { /* the own share, then what is left of the others */
-        Share *share = worker_scratch(plan->job.st, (worker + i) % n_workers);
-        for (;;) {
-            int64_t item = atomic_fetch_add_explicit(&share->next, 1, memory_order_relaxed);
-            if (item >= share->end) break;
-            run_item(plan, item, scratch + FIRST_PARTIAL, &cursor, &g);
-        }
-    }
-}
-
-static void share_items(const Plan *plan, int n_workers)
-{
-    int64_t n_items = plan->job.view.n_heads * plan->n_groups * plan->n_chunks;
-    for (int w = 0; w < n_workers; w++) {
-        Share *share = worker_scratch(plan->job.st, w);
-        Range range = worker_range(n_items, w, n_workers);
-        atomic_store_explicit(&share->next, range.first, memory_order_relaxed);
-        share->end = range.end;
-    }
-}
-
-static void combine_groups(void *arg, int64_t first, int64_t end, int worker)
-{
-    const Plan *plan = arg;
-    Cursor cursor = { 0 };
-    Group g;
-    for (int64_t group = first; group < end; group++) {
-        find_group(plan, &cursor, group, NULL, &g);
-        for (int32_t i = 0; i < g.n; i++) combine_query(plan, &g, i);
-    }
-}
-
-/* ---- the plan of one call: how many queries a group has and into how many items its splits are cut ---- */
-
-/* Multiplications of the whole call, about; also finds the longest context. */
-static double measure(Plan *plan)
-{
-    double work = 0;
-    int32_t longest = 0;
-    for (int32_t s = 0; s < plan->job.batch->n_seqs; s++) {
-        const BatchSeq *seq = &plan->job.batch->seqs[s];
-        if (!batch_seq_is_real(plan->job.batch, seq)) continue;
-        int32_t n = seq->n_committed + seq->n_rows;
-        longest = n > longest ? n : longest;
-        work += (double)n * seq->n_rows * plan->job.q.shape[1] * plan->job.view.head_dim * 2;
-    }
-    plan->n_splits = (longest + ATTN_SPLIT - 1) / ATTN_SPLIT;
-    return work;
-}
-
-static void cut(Plan *plan, int n_workers)
-{
-    plan->partial_floats = PARTIAL_HEAD + plan->job.view.head_dim;
-    plan->queries_per_worker = PARTIAL_FLOATS / (plan->partial_floats * plan->n_splits);
-    CHECK(plan->queries_per_worker >= 1);
-    plan->ahead = AHEAD_BYTES / (int32_t)kv_row_bytes(&plan->job.view);
-    if (plan->ahead > MAX_AHEAD) plan->ahead = MAX_AHEAD;
-    plan->group_queries = GROUP_QUERIES;
-    if (plan->group_queries > plan->queries_per_worker) plan->group_queries = (int32_t)plan->queries_per_worker;
-    plan->n_chunks = 1;
-
-    for (int32_t s = 0; s < plan->job.batch->n_seqs; s++) {
-        plan->n_groups += groups_of(plan, &plan->job.batch->seqs[s]);
-        plan->n_queries += queries_of(plan, &plan->job.batch->seqs[s]);
-    }
-    int64_t n_groups = plan->n_groups * plan->job.view.n_heads, n_queries = plan->n_queries * plan->job.view.n_heads;
-    bool has_room = n_queries <= plan->queries_per_worker * n_workers;
-    if (n_groups < (int64_t)ITEMS_PER_WORKER * n_workers && has_room) {
-        int64_t wanted = ((int64_t)ITEMS_PER_WORKER * n_workers + n_groups - 1) / n_groups;
-        plan->n_chunks = (int32_t)(wanted < plan->n_splits ? wanted : plan->n_splits);
-    }
-}
+static const AttentionKernels kernels = {
+    scores_by_rows, turn_keys, scores_by_tile, soften, add_values, widen, combine,
+};
 
 static void attention(Stream *st, Tensor out, Tensor q, KvView view, const Batch *batch, const int32_t *store,
                       float scale)
 {
-    if (view.head_dim % 16 != 0 || view.head_dim > ATTN_MAX_HEAD_DIM) {
-        cpu_scalar_attention(st, out, q, view, batch, store, scale);
-        return;
-    }
-    Plan plan = { .job = { out, q, view, batch, store, scale, st } };
-    plan.heads_per_kv = (int32_t)(q.shape[1] / view.n_heads);
-    attention_count(st, batch);
-    double share = measure(&plan) / MIN_WORK_PER_WORKER;
-    if (plan.n_splits == 0) return;
-    int n_workers = share < st->n_in_use ? (int)share + 1 : st->n_in_use;
-    cut(&plan, n_workers);
-    share_items(&plan, n_workers);
-    stream_parallel_n(st, n_workers, run_items, &plan);
-    if (plan.n_chunks > 1) stream_for(st, plan.n_groups * view.n_heads, 1, combine_groups, &plan);
-    FAULT_POINT("attention", tensor_rows(out, batch_real_rows(batch)), batch_real_rows(batch));
+    attention_by_groups(st, out, q, view, batch, store, scale, &kernels);
 }
 
 void cpu_avx512_add_attention(Ops *ops)

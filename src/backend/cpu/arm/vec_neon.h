@@ -1,0 +1,51 @@
+/* Vectors of 4 floats: what every 64-bit Arm has. */
+#pragma once
+
+#define V_BYTES 16
+#define VEC_NAME(what) cpu_neon_##what
+
+#include "backend/cpu/vec/types.h"
+
+#include <arm_neon.h>
+
+static inline V v_set(float x)
+{
+    return vdupq_n_f32(x);
+}
+
+static inline V v_fma(V a, V b, V c)
+{
+    return vfmaq_f32(c, a, b);
+}
+
+static inline VD vd_fma(VD a, VD b, VD c)
+{
+    return vfmaq_f64(c, a, b);
+}
+
+/* a where the mask is set, else b */
+static inline V v_pick(VI mask, V a, V b)
+{
+    return vbslq_f32((uint32x4_t)mask, a, b);
+}
+
+static inline VD vd_widen(V v, int half)
+{
+    return half ? vcvt_high_f64_f32(v) : vcvt_f64_f32(vget_low_f32(v));
+}
+
+static inline V vd_narrow(VD low, VD high)
+{
+    return vcvt_high_f32_f64(vcvt_f32_f64(low), high);
+}
+
+/* Lane k of the result is the binary tree over v[k]: each step halves the lanes a sum has and so the vectors. */
+ALWAYS_INLINE V v_sums(const V v[V_LANES])
+{
+    V w2[2];
+    for (int i = 0; i < 2; i++) {
+        float64x2_t a = (float64x2_t)v[2 * i], b = (float64x2_t)v[2 * i + 1];
+        w2[i] = (V)vzip1q_f64(a, b) + (V)vzip2q_f64(a, b);
+    }
+    return vuzp1q_f32(w2[0], w2[1]) + vuzp2q_f32(w2[0], w2[1]);
+}

@@ -1,0 +1,51 @@
+/* Vectors of 8 floats: AVX2 and FMA. */
+#pragma once
+
+#define V_BYTES 32
+#define VEC_NAME(what) cpu_avx2_##what
+
+#include "backend/cpu/vec/types.h"
+
+#include <immintrin.h>
+
+static inline V v_set(float x)
+{
+    return _mm256_set1_ps(x);
+}
+
+static inline V v_fma(V a, V b, V c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+
+static inline VD vd_fma(VD a, VD b, VD c)
+{
+    return _mm256_fmadd_pd(a, b, c);
+}
+
+/* a where the mask is set, else b */
+static inline V v_pick(VI mask, V a, V b)
+{
+    return _mm256_blendv_ps(b, a, (V)mask);
+}
+
+static inline VD vd_widen(V v, int half)
+{
+    return half ? _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1)) : _mm256_cvtps_pd(_mm256_castps256_ps128(v));
+}
+
+static inline V vd_narrow(VD low, VD high)
+{
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm256_cvtpd_ps(low)), _mm256_cvtpd_ps(high), 1);
+}
+
+/* Lane k of the result is the binary tree over v[k]: each step halves the lanes a sum has and so the vectors. */
+ALWAYS_INLINE V v_sums(const V v[V_LANES])
+{
+    V w4[4], w2[2];
+    UNROLL for (int i = 0; i < 4; i++) /* sums i and i + 4: two of 4 lanes */
+        w4[i] = _mm256_permute2f128_ps(v[i], v[i + 4], 0x20) + _mm256_permute2f128_ps(v[i], v[i + 4], 0x31);
+    UNROLL for (int i = 0; i < 2; i++)
+        w2[i] = _mm256_shuffle_ps(w4[2 * i], w4[2 * i + 1], 0x44) + _mm256_shuffle_ps(w4[2 * i], w4[2 * i + 1], 0xee);
+    return _mm256_shuffle_ps(w2[0], w2[1], 0x88) + _mm256_shuffle_ps(w2[0], w2[1], 0xdd);
+}
