@@ -88,7 +88,7 @@ Status command_chat(const Options *o, Error *err)
     Stack stack;
     Status s = command_stack_options(o, &options, err);
     options.max_num_seqs = 1;
-    if (!s) s = stack_open(&stack, &options, NULL, err);
+    if (!s) s = command_explain_plan(&options, stack_open(&stack, &options, NULL, err), err);
     if (s) return s;
     Chat chat = { .stack = &stack, .messages = json_array() };
     buf_init(&chat.answer, SIZE_MAX);

@@ -97,6 +97,19 @@ Status command_stack_options(const Options *o, StackOptions *out, Error *err)
     return OK;
 }
 
+Status command_explain_plan(const StackOptions *options, Status s, Error *err)
+{
+    char dir[4096];
+    StackOptions plain = *options;
+    Plan plan;
+    if (s != ERR_PLAN || options->speculation.method == SPEC_NONE) return s;
+    plain.speculation = (SpeculativeConfig){ .method = SPEC_NONE };
+    if (model_find(options->model, dir, sizeof dir, NULL) || stack_plan(&plain, dir, &plan, NULL)) return s;
+    Error old = *err;
+    error_clear(err);
+    return error_set_param(err, s, old.param, "%s; without drafts (--speculative-config '{\"method\": \"none\"}') it fits", old.text);
+}
+
 Status command_sample_params(const Options *o, const Stack *s, SampleParams *p, Error *err)
 {
     stack_default_params(s, p);

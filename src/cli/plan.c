@@ -21,7 +21,7 @@ Status command_plan(const Options *o, Error *err)
     Plan plan;
     Status s = command_stack_options(o, &so, err);
     if (!s) s = model_find(o->model, dir, sizeof dir, err);
-    if (!s) s = stack_plan(&so, dir, &plan, err);
+    if (!s) s = command_explain_plan(&so, stack_plan(&so, dir, &plan, err), err);
     if (s) return s;
     if (o->json) {
         print_json(&plan);

@@ -131,7 +131,7 @@ Status command_serve(const Options *o, Error *err)
     so.chat_template_kwargs = kwargs;
     so.origins = origins;
     if (!s && o->allowed_origins) s = origins_read(o->allowed_origins, &origin_list, origins, &so.n_origins, err);
-    if (!s) s = serve(&so, err);
+    if (!s) s = command_explain_plan(&so.stack, serve(&so, err), err);
     json_decref(origin_list);
     json_decref(kwargs);
     mem_free(keys.text);
