@@ -1,8 +1,9 @@
-/* Time of one pass of a model by its number of rows, on any device: bench_step MODEL_DIR [cuda|cpu] [context] [prompt]
+/* Time of one pass of a model by its number of rows, on any device: bench_step MODEL_DIR [cuda|cpu] [context] [prompt] [rows]
  *
  * Weights are made up (the shapes of config.json count). A prompt of `context` tokens is computed, then passes of 1, 2, 4 ..
  * 64 rows behind it, each repeated; then a prompt of `prompt` tokens. Before timing, the logits of the last row of every
- * width must have the bits of a pass of that row alone (not for recurrent models, whose state goes on with every pass). */
+ * width must have the bits of a pass of that row alone (not for recurrent models, whose state goes on with every pass). With
+ * `rows` only a few passes of so many rows are made, for a profiler. */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "engine/score.h"
@@ -55,9 +56,31 @@ static int64_t differing(Scorer *s, const int32_t *ids, int32_t context, int32_t
     return n;
 }
 
-static Status run(const char *dir, DeviceChoice device, int32_t context, int32_t prompt, Error *err)
+static void time_widths(Scorer *s, const Model *model, const int32_t *ids, int32_t context)
 {
     static const int32_t widths[] = { 1, 2, 4, 8, 16, 32, 64 };
+    double one = 0, bytes = (double)model->info.read_bytes_per_pass;
+    printf("context %d; a pass reads %.2f GB of weights\n rows       ms   x one row   GB/s of weights   logits of the last row that differ\n", context,
+           bytes * 1e-9);
+    for (int i = 0; i < COUNT(widths); i++) {
+        int64_t n = differing(s, ids, context, widths[i], model->info.vocab_size);
+        double ms = median_of_passes(s, ids, context, widths[i]);
+        if (i == 0) one = ms;
+        printf("%5d  %7.3f   %9.3f   %15.0f   %lld\n", widths[i], ms, ms / one, bytes / ms * 1e-6, (long long)n);
+        fflush(stdout);
+    }
+}
+
+static void time_prompt(Scorer *s, const Model *model, const int32_t *ids, int32_t prompt)
+{
+    prompt_ms(s, ids, prompt);
+    double ms = prompt_ms(s, ids, prompt), bytes = (double)model->info.read_bytes_per_pass;
+    printf("prompt of %d tokens in chunks of %d: %.1f ms, %.0f tokens/s, %.0f TFLOP/s of the linears\n", prompt, CHUNK, ms, prompt / ms * 1e3,
+           bytes * prompt / ms * 1e-9);
+}
+
+static Status run(const char *dir, DeviceChoice device, int32_t context, int32_t prompt, int32_t only, Error *err)
+{
     Backend *backend = NULL;
     Model *model = NULL;
     Scorer *scorer = NULL;
@@ -72,24 +95,12 @@ static Status run(const char *dir, DeviceChoice device, int32_t context, int32_t
     if (!s) s = score_open(&scorer, model, backend, longest, CHUNK, err);
     if (s) return s;
 
-    int32_t *ids = mem_alloc_array((size_t)longest, sizeof *ids), vocab = model->info.vocab_size;
-    for (int32_t i = 0; i < longest; i++) ids[i] = (int32_t)((uint32_t)i * 2654435761u % (uint32_t)vocab);
+    int32_t *ids = mem_alloc_array((size_t)longest, sizeof *ids);
+    for (int32_t i = 0; i < longest; i++) ids[i] = (int32_t)((uint32_t)i * 2654435761u % (uint32_t)model->info.vocab_size);
     prompt_ms(scorer, ids, context);
-    double one = 0, bytes = (double)model->info.read_bytes_per_pass;
-    printf("context %d; a pass reads %.2f GB of weights\n rows       ms   x one row   GB/s of weights   logits of the last row that differ\n", context,
-           bytes * 1e-9);
-    for (int i = 0; i < COUNT(widths); i++) {
-        int64_t n = differing(scorer, ids, context, widths[i], vocab);
-        double ms = median_of_passes(scorer, ids, context, widths[i]);
-        if (i == 0) one = ms;
-        printf("%5d  %7.3f   %9.3f   %15.0f   %lld\n", widths[i], ms, ms / one, bytes / ms * 1e-6, (long long)n);
-        fflush(stdout);
-    }
-    if (prompt > 0) {
-        double ms = prompt_ms(scorer, ids, prompt);
-        printf("prompt of %d tokens in chunks of %d: %.1f ms, %.0f tokens/s, %.0f TFLOP/s of the linears\n", prompt, CHUNK, ms, prompt / ms * 1e3,
-               bytes * prompt / ms * 1e-9);
-    }
+    for (int i = 0; i < 3 && only > 0; i++) score_pass(scorer, ids, context, only, only);
+    if (!only) time_widths(scorer, model, ids, context);
+    if (!only && prompt > 0) time_prompt(scorer, model, ids, prompt);
     mem_free(ids);
     score_close(scorer);
     model_close(model);
@@ -101,11 +112,11 @@ int main(int argc, char **argv)
 {
     Error err = { 0 };
     if (argc < 2) {
-        fprintf(stderr, "usage: %s MODEL_DIR [cuda|cpu] [context] [prompt]\n", argv[0]);
+        fprintf(stderr, "usage: %s MODEL_DIR [cuda|cpu] [context] [prompt] [rows]\n", argv[0]);
         return 2;
     }
     DeviceChoice device = argc > 2 && strcmp(argv[2], "cpu") == 0 ? DEVICE_CPU : DEVICE_CUDA;
-    Status s = run(argv[1], device, argc > 3 ? atoi(argv[3]) : 1024, argc > 4 ? atoi(argv[4]) : 0, &err);
+    Status s = run(argv[1], device, argc > 3 ? atoi(argv[3]) : 1024, argc > 4 ? atoi(argv[4]) : 0, argc > 5 ? atoi(argv[5]) : 0, &err);
     if (s) fprintf(stderr, "%s\n", err.text);
     return s != OK;
 }

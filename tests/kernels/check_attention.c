@@ -103,8 +103,10 @@ static void check_row_oracle(Check *c, const Scene *s, const Cache *cache, Tenso
         worst = fmax(worst, fabs(got - o));
         size = fmax(size, most);
     }
-    /* Scores of about 10 carry an error of some 1e-6 each, which moves weights by that much. */
-    check_that(c, worst <= 2e-5 * size, "far from softmax in double");
+    /* Scores of about 10 carry an error of some 1e-6 each, which moves weights by that much. A device that rounds queries
+     * and weights to bf16 is off by some 2^-9 of each. */
+    bool is_rounded = c->device && cache->view.dtype == DT_BF16;
+    check_that(c, worst <= (is_rounded ? 1e-2 : 2e-5) * size, "far from softmax in double");
 }
 
 static void check_oracle(Check *c, const Scene *s, const Cache *cache, Tensor q, Tensor out, float scale)
@@ -239,6 +241,21 @@ static void check_long(Check *c)
     check_scene(c, &s, (Heads){ 1, 1, 512 }, DT_BF16, FILL_NASTY);
 }
 
+/* Contexts around the ends of tiles and spans of a device, groups of any size, trees whose rows share what they read. */
+static void check_shared(Check *c)
+{
+    static const int32_t committed[] = { 0, 30, 47, 48, 63, 127, 159, 160, 161, 1055, 1056, 1071, 2100 };
+    static const Heads heads[] = { { 2, 4, 128 }, { 1, 6, 256 }, { 2, 2, 64 }, { 1, 8, 128 }, { 1, 1, 64 }, { 1, 16, 64 }, { 1, 3, 128 } };
+    for (int i = 0; i < COUNT(committed); i++) {
+        Scene s;
+        SceneSeq seqs[] = { { committed[i], i % 3 ? 16 : 40, false, i % 2 ? TREE_BUSHY : TREE_RANDOM }, { committed[COUNT(committed) - 1 - i], 3, true, TREE_CHAIN } };
+        scene_open(&s, c, seqs, 2, 16, i % 2);
+        check_scene(c, &s, heads[i % COUNT(heads)], DT_BF16, i % 5 == 4 ? FILL_NASTY : FILL_NORMAL);
+        scene_open(&s, c, &(SceneSeq){ committed[i], 70, true, TREE_CHAIN }, 1, 16, 0);
+        check_scene(c, &s, heads[(i + 3) % COUNT(heads)], DT_BF16, FILL_NORMAL);
+    }
+}
+
 /* ---- speed ---- */
 
 static void bench(Check *c, const char *what, SceneSeq *seqs, int n_seqs, Heads h, DType dtype)
@@ -290,5 +307,6 @@ int main(int argc, char **argv)
     check_random_scenes(&c);
     check_windows(&c);
     check_long(&c);
+    check_shared(&c);
     return check_end(&c);
 }

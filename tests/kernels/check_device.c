@@ -1,5 +1,6 @@
-/* See check_device.h. Below: twins of weights, ops that wait, and the arithmetic of a tensor core in C. */
+/* See check_device.h. Below: twins of weights, ops that wait, and the reference with the arithmetic of tensor cores. */
 #include "check_device.h"
+#include "tensor_core.h"
 
 #include "base/memory.h"
 
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TWINS = 64, PIECE = 32, PRODUCT = 16 };
+enum { MAX_TWINS = 64 };
 
 struct CheckDevice {
     Backend *home; /* scalar, the reference */
@@ -76,6 +77,11 @@ static void linear(Stream *st, Tensor x, const LinearJob *jobs, int n_jobs)
     LinearJob own[8];
     for (int i = 0; i < n_jobs; i++) own[i] = (LinearJob){ jobs[i].out, twin_of(jobs[i].weight) };
     the->ops.linear(st, x, own, n_jobs);
+    stream_sync(st);
+}
+static void linear_silu_mul(Stream *st, Tensor out, Tensor x, const Weight *gate, const Weight *up)
+{
+    the->ops.linear_silu_mul(st, out, x, twin_of(gate), twin_of(up));
     stream_sync(st);
 }
 static void add(Stream *st, Tensor x, Tensor y)
@@ -164,95 +170,7 @@ const Ops *check_device_ops(Check *c)
     return &c->device->waiting;
 }
 
-/* ---- a tensor core: m16n8k16 with bf16 operands on sm_90 ---- */
-
-/* Numbers go through their bits, because this thread takes denormals for zero and a tensor core does not. */
-static double exact(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    int e = (int)(u >> 23 & 0xff);
-    double size = e == 0xff ? (u & 0x7fffffu ? NAN : INFINITY) : ldexp((double)((u & 0x7fffffu) | (e ? 0x800000u : 0)), (e ? e : 1) - 150);
-    return u >> 31 ? -size : size;
-}
-
-/* Cut towards zero. */
-static float cut(double x)
-{
-    int e;
-    double size = fabs(x);
-    uint32_t u = 0;
-    float f;
-    if (!isfinite(x)) return (float)x;
-    frexp(size, &e);
-    if (size > 0) u = e < -125 ? (uint32_t)ldexp(size, 149) : (uint32_t)ldexp(size, 24 - e) - 0x800000u + (uint32_t)(e + 126) * 0x800000u;
-    if (e > 128) u = 0x7f800000u;
-    u |= x < 0 ? 0x80000000u : 0;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
-/* A denormal has the exponent of the smallest normal number: a tensor core aligns it as it is stored. */
-static int exponent_of(double x)
-{
-    int e;
-    frexp(x, &e);
-    return e - 1 < -126 ? -126 : e - 1;
-}
-
-/* acc + 16 products: all are aligned to the largest exponent (a product has the sum of its factors'), cut below 25 bits,
- * added exactly, and the sum is cut to float32. */
-static float product16(float acc, const double *x, const double *w)
-{
-    double term[PRODUCT + 1] = { exact(acc) }, broken = 0, sum = 0;
-    int top = term[0] != 0 ? exponent_of(term[0]) : -1000;
-    for (int i = 0; i < PRODUCT; i++) {
-        term[i + 1] = x[i] * w[i];
-        if (term[i + 1] == 0 || !isfinite(term[i + 1])) continue;
-        int e = exponent_of(x[i]) + exponent_of(w[i]);
-        top = e > top ? e : top;
-    }
-    for (int i = 0; i <= PRODUCT; i++) {
-        if (isfinite(term[i])) sum += trunc(ldexp(term[i], 25 - top));
-        else broken += term[i];
-    }
-    return broken != 0 ? (float)broken : cut(ldexp(sum, top - 25));
-}
-
-static int parts_of(int64_t n_in)
-{
-    int parts = 8;
-    while (parts > 1 && n_in % (parts * PIECE) != 0) parts /= 2;
-    return parts;
-}
-
-static double value_of(Tensor x, int64_t row, int64_t k, int64_t n_in)
-{
-    return k < n_in ? exact(bf16_to_f32(tensor_bf16(x, row)[k])) : 0.0;
-}
-
-static float tensor_core_dot(Tensor x, int64_t row, const float *w, int64_t n_in)
-{
-    int n_parts = parts_of(n_in);
-    int64_t pieces = (n_in + PIECE - 1) / PIECE, per_part = pieces / n_parts;
-    float part[8] = { 0 };
-    for (int p = 0; p < n_parts; p++) {
-        for (int64_t i = p * per_part; i < (p + 1) * per_part; i++) {
-            for (int half = 0; half < 2; half++) {
-                double xs[PRODUCT], ws[PRODUCT];
-                for (int e = 0; e < PRODUCT; e++) {
-                    int64_t k = i * PIECE + e / 4 * 8 + half * 4 + e % 4;
-                    xs[e] = value_of(x, row, k, n_in);
-                    ws[e] = k < n_in ? exact(w[k]) : 0.0;
-                }
-                part[p] = product16(part[p], xs, ws);
-            }
-        }
-    }
-    for (int step = 1; step < n_parts; step *= 2)
-        for (int p = 0; p + step < n_parts; p += 2 * step) part[p] = part[p] + part[p + step];
-    return part[0];
-}
+/* ---- the reference: the scalar table, and tensor cores where the device has them ---- */
 
 static void reference_linear(Stream *st, Tensor x, const LinearJob *jobs, int n_jobs)
 {
@@ -272,6 +190,23 @@ static void reference_linear(Stream *st, Tensor x, const LinearJob *jobs, int n_
     }
 }
 
+static void reference_silu_mul(Stream *st, Tensor out, Tensor x, const Weight *gate, const Weight *up)
+{
+    LinearJob jobs[2] = { { tensor_2d(NULL, DT_F32, x.shape[0], gate->n_out), gate }, { tensor_2d(NULL, DT_F32, x.shape[0], gate->n_out), up } };
+    float *sums = mem_alloc_array((size_t)(2 * x.shape[0] * gate->n_out) + 1, sizeof *sums);
+    CHECK(sums);
+    for (int j = 0; j < 2; j++) jobs[j].out.data = sums + j * x.shape[0] * gate->n_out;
+    reference_linear(st, x, jobs, 2);
+    backend_ops(the->home)->silu_mul(st, out, jobs[0].out, jobs[1].out);
+    mem_free(sums);
+}
+
+static void reference_attention(Stream *st, Tensor out, Tensor q, KvView view, const Batch *batch, const int32_t *store, float scale)
+{
+    if (tensor_core_attends(q, &view)) tensor_core_attention(out, q, view, batch, store, scale);
+    else backend_ops(the->home)->attention(st, out, q, view, batch, store, scale);
+}
+
 /* ---- open and close ---- */
 
 bool check_device_open(Check *c)
@@ -287,7 +222,7 @@ bool check_device_open(Check *c)
     c->n_backends = 1;
     d->ops = *backend_ops(c->backend[0]);
     d->waiting = (Ops){ .embed = embed, .rms_norm = rms_norm, .rms_norm_gated = rms_norm_gated,
-                        .linear = linear, .add = add, .silu_mul = silu_mul, .sigmoid_mul = sigmoid_mul,
+                        .linear = linear, .linear_silu_mul = linear_silu_mul, .add = add, .silu_mul = silu_mul, .sigmoid_mul = sigmoid_mul,
                         .round_rows = round_rows, .gather_rows = gather_rows, .rope = rope,
                         .kv_store = kv_store, .attention = attention, .kv_move = kv_move,
                         .conv_silu = conv_silu, .gated_delta = gated_delta,
@@ -295,6 +230,8 @@ bool check_device_open(Check *c)
                         .block_conv = block_conv, .pick = pick };
     d->reference = *backend_ops(d->home);
     d->reference.linear = reference_linear;
+    d->reference.linear_silu_mul = reference_silu_mul;
+    d->reference.attention = reference_attention;
     c->reference = &d->reference;
     c->reference_stream = backend_stream(d->home);
     return true;

@@ -2,7 +2,7 @@
  *
  * The device is the only variant. Memory of a check is shared by both sides, so the scalar table and the device work on the
  * same inputs; every op waits for its end. float32 must have the bits of the scalar table. bf16 products must have the bits
- * of a tensor core as measured on sm_90 (docs/ARCHITECTURE.md, GPU contract), which linear of the reference computes here. */
+ * of a tensor core as measured on sm_90 (docs/ARCHITECTURE.md, GPU contract), which the reference computes (tensor_core.h). */
 #pragma once
 
 #include "check.h"

@@ -135,6 +135,41 @@ static void check_many_outputs(Check *c)
     check_done(c);
 }
 
+/* Rows and inputs as models have them: whole lines, many pieces of K, outputs behind a tile's end. */
+static void check_whole(Check *c, Shape shape, int64_t n_rows, Fill fill)
+{
+    check_label(c, "linear of whole lines M=%lld K=%lld N=%lld", (long long)n_rows, (long long)shape.n_in, (long long)shape.n_out);
+    Contract contract = contract_for(MATH_BF16, shape.n_in, shape.row_parallel);
+    Tensor x = check_random(c, fill, DT_BF16, n_rows, shape.n_in);
+    Weight w[2] = { check_weight(c, fill, shape.n_out, shape.n_in, contract), check_weight(c, fill, shape.n_out, shape.n_in, contract) };
+    LinearJob want[2], got[2];
+    Tensor gated = check_output(c, DT_BF16, n_rows, shape.n_out), product = check_output(c, DT_BF16, n_rows, shape.n_out);
+    for (int j = 0; j < 2; j++) {
+        want[j] = (LinearJob){ check_output(c, DT_F32, n_rows, shape.n_out), &w[j] };
+        got[j] = (LinearJob){ check_output(c, DT_F32, n_rows, shape.n_out), &w[j] };
+    }
+    c->reference->linear(c->reference_stream, x, want, 2);
+    c->reference->silu_mul(c->reference_stream, product, want[0].out, want[1].out);
+    while (check_next_variant(c)) {
+        for (int j = 0; j < 2; j++) check_clear(got[j].out);
+        check_clear(gated);
+        c->ops->linear(c->stream, x, got, 2);
+        for (int j = 0; j < 2; j++) check_bits(c, got[j].out, want[j].out);
+        if (!c->ops->linear_silu_mul) continue;
+        c->ops->linear_silu_mul(c->stream, gated, x, &w[0], &w[1]);
+        check_bits(c, gated, product);
+    }
+    check_done(c);
+}
+
+static void check_all_whole(Check *c)
+{
+    static const Shape shapes[] = { { 130, 512, 1 }, { 70, 1536, 1 }, { 48, 192, 1 }, { 260, 128, 0 } };
+    static const int rows[] = { 1, 7, 8, 9, 16, 20, 33, 64, 65, 128, 200 };
+    for (int s = 0; s < COUNT(shapes); s++)
+        for (int r = 0; r < COUNT(rows); r++) check_whole(c, shapes[s], rows[r], (s + r) % 3 ? FILL_NORMAL : FILL_NASTY);
+}
+
 /* linear_silu_mul has the bits of linear and silu_mul one after the other, in the contract and in every variant. */
 static void check_gated(Check *c, MathMode mode, Shape shape, int64_t n_rows, Fill fill)
 {
@@ -278,6 +313,7 @@ int main(int argc, char **argv)
     check_jobs(&c);
     check_many_outputs(&c);
     check_gated_shapes(&c);
+    check_all_whole(&c);
     check_oracle(&c, MATH_BF16, (Shape){ 40, 1024, 1 });
     check_oracle(&c, MATH_BF16, (Shape){ 40, 333, 0 });
     check_oracle(&c, MATH_F32, (Shape){ 40, 1024, 1 });

@@ -50,6 +50,7 @@ struct Device {
     Passes      *passes;
     Held        *held;         /* ops that wait for the one behind them (held.cu) */
     int          n_sm;
+    int32_t      wide_from; /* rows from which linears go through wgmma; more than any pass where there is none */
     size_t       shared_bytes; /* a block can have */
     char         text[288];
     char         fault[32];    /* TANDEM_FAULT: site whose outputs move, "" = none */
@@ -57,7 +58,6 @@ struct Device {
     char  *scratch; /* of one op: partial softmaxes, states of a tree */
     size_t scratch_bytes;
     char  *staging, *raw; /* of weights being loaded: host, device */
-    uint32_t *tickets; /* of attention.cu */
 };
 
 /* ---- ops that wait for the next one (held.cu) ---- */
@@ -252,6 +252,7 @@ void cuda_add_recurrent(Ops *ops);
 void cuda_add_draft(Ops *ops);
 
 void cuda_run_add(Device *d, Tensor x, Tensor y);
+void cuda_run_silu_mul(Device *d, Tensor out, Tensor gate, Tensor up);
 
 Contract cuda_contract(Contract c, int64_t n_in);
 size_t   cuda_weight_bytes(int64_t n_out, int64_t n_in, const Contract *c);
@@ -278,8 +279,8 @@ static __host__ __device__ __forceinline__ int64_t padded_k(int64_t n_in)
 static __host__ __device__ __forceinline__ int64_t bf16_place(int64_t n_in, int64_t n, int64_t k)
 {
     int64_t piece = n / TILE_ROWS * (padded_k(n_in) / TILE_K) + k / TILE_K;
-    int row = (int)(n % TILE_ROWS), in = (int)(k % TILE_K);
-    int lane = row % 8 * 4 + in / 8, product = in % 8 / 4, reg = in % 4 / 2 * 2 + row / 8;
+    int row = (int)(n % TILE_ROWS), product = (int)(k % TILE_K) / 16, in = (int)(k % 16);
+    int lane = row % 8 * 4 + in % 8 / 2, reg = in / 8 * 2 + row / 8;
     return ((piece * 2 + product) * 32 + lane) * 8 + reg * 2 + in % 2;
 }
 static __device__ __forceinline__ float weight_at(const DeviceWeight &w, int64_t n, int64_t k)

@@ -316,7 +316,6 @@ static void device_close(Device *d)
     }
     delete d->passes;
     held_close(d);
-    if (d->tickets) cudaFree(d->tickets);
     if (d->scratch) cudaFree(d->scratch);
     if (d->staging) cudaFreeHost(d->staging);
     if (d->raw) cudaFree(d->raw);
@@ -348,6 +347,8 @@ static const char *open_parts(Device *d)
     }
     snprintf(d->text, sizeof d->text, "%s, sm_%d%d", prop.name, prop.major, prop.minor);
     d->n_sm = prop.multiProcessorCount;
+    const char *wide = getenv("TANDEM_WIDE_FROM"); /* both ways have the same bits: for tests and measurements */
+    d->wide_from = prop.major == 9 && prop.minor == 0 ? wide ? atoi(wide) : 1 : INT32_MAX;
     d->shared_bytes = prop.sharedMemPerBlockOptin;
     if ((e = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking))) return say("no stream on the CUDA device", e);
     d->inputs = new Inputs();

@@ -8,28 +8,13 @@
  *     part 0: piece of 32 inputs = two products ──> accumulator ──┐
  *     part 1: ...                                                 ├─ tree ─> out
  *
- * Order in a piece: product 0 takes inputs 8t .. 8t + 3 (t = 0 .. 3), product 1 inputs 8t + 4 .. 8t + 7, so that a lane
- * loads 16 bytes of x for both. Weights are stored as lanes hold them: a warp reads 512 contiguous bytes a product and
- * needs no shared memory. One read of the weights bounds the time up to some 16 rows; then the rows of x, read again for
- * each tile of outputs, do (more outputs a block: fewer reads of x). No sum depends on rows, tiles or blocks.
+ * A product takes 16 inputs that follow each other. Weights are stored as lanes hold them: a warp reads 512 contiguous bytes
+ * a product. One read of the weights bounds the time up to some 16 rows; then the rows of x, read again for each tile of
+ * outputs, do (more outputs a block: fewer reads of x). No sum depends on rows, tiles or blocks. Where there is wgmma, wide
+ * passes go through linear_wide.cu: other tiles, the same sums.
  *
  * float32: one thread an output, one fma chain a part: the bits of the CPU. It exists for comparisons, not for speed. */
-#include "backend/cuda/cuda_impl.h"
-
-enum { MAX_JOBS = 8, MAX_PARTS = 8 };
-
-struct LinearArgs {
-    struct {
-        const uint4 *weight;
-        float       *out;
-        int64_t      out_stride;
-        int32_t      n_out, first_tile; /* tiles of all jobs follow each other */
-    } job[MAX_JOBS];
-    int32_t         n_jobs, n_tiles, n_rows, n_pieces; /* pieces of 32 inputs, padded */
-    int32_t         n_in;
-    const uint16_t *x;
-    int64_t         x_stride;
-};
+#include "backend/cuda/linear_impl.h"
 
 static __device__ __forceinline__ void mma(float d[4], uint4 a, uint32_t b0, uint32_t b1)
 {
@@ -63,31 +48,59 @@ static __device__ __forceinline__ uint4 load_odd(const uint16_t *row, int64_t k,
     return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-/* MT tiles of 16 outputs, NT tiles of 8 rows, STAGES pieces on their way; blockDim.x = 32 n_parts. A lane brings and reads
- * its own 16 bytes of everything, so no barrier stands in the loop. Weights do not depend on the kernel before: they set out
- * before it ends. */
-template <int MT, int NT, int STAGES, bool ALIGNED>
+/* Place of 16 bytes in 8 rows of 32 inputs, so that both the copy and ldmatrix meet every bank once. */
+static __device__ __forceinline__ int row_place(int row, int chunk)
+{
+    return row * 4 + (chunk ^ (row >> 1));
+}
+
+/* The row operands of the two products of a piece. */
+static __device__ __forceinline__ uint4 load_rows(const uint4 *tile, int lane)
+{
+    uint4 x;
+    uint32_t from = (uint32_t)__cvta_generic_to_shared(tile + row_place(lane % 8, lane / 8));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(from) : "memory");
+    return x;
+}
+
+/* Parts as a binary tree; n_parts is 1, 2, 4 or 8. */
+static __device__ __forceinline__ float tree_of(const float *sums, int n_parts, int stride, int at)
+{
+    float part[MAX_PARTS];
+#pragma unroll
+    for (int p = 0; p < MAX_PARTS; p++) part[p] = p < n_parts ? sums[p * stride + at] : 0;
+#pragma unroll
+    for (int step = 1; step < MAX_PARTS; step *= 2)
+#pragma unroll
+        for (int p = 0; p + step < MAX_PARTS; p += 2 * step)
+            if (step < n_parts) part[p] = part[p] + part[p + step];
+    return part[0];
+}
+
+/* MT tiles of 16 outputs (GATED: half of gate, half of up), NT tiles of 8 rows, STAGES pieces on their way; blockDim.x =
+ * 32 n_parts. A warp brings and reads its own ring, so no barrier stands in the loop. Weights do not depend on the kernel
+ * before: they set out before it ends. */
+template <int MT, int NT, int STAGES, bool ALIGNED, bool GATED>
 static __global__ void __launch_bounds__(256) linear_bf16(const __grid_constant__ LinearArgs args)
 {
     extern __shared__ uint4 memory[]; /* ring [n_parts][STAGES][2 MT + NT][32], later sums */
     enum { ITEMS = 2 * MT + NT };
     float *sums = (float *)memory; /* [n_parts][NT * 8][MT * 16] */
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_parts = blockDim.x / 32;
-    const int g = lane / 4, t = lane % 4, first_row = blockIdx.x * NT * 8, first_tile = blockIdx.y * MT;
+    const int g = lane / 4, t = lane % 4, first_row = blockIdx.x * NT * 8, half = args.n_tiles / 2;
     const int per_part = args.n_pieces / n_parts, first = warp * per_part;
-    uint4 *ring = memory + warp * STAGES * ITEMS * 32 + lane;
+    uint4 *ring = memory + warp * STAGES * ITEMS * 32;
     uint64_t policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
 
+    auto tile_at = [&](int m) { return GATED ? m % 2 * half + blockIdx.y * (MT / 2) + m / 2 : blockIdx.y * MT + m; };
+    auto is_tile = [&](int m) { return GATED ? blockIdx.y * (MT / 2) + m / 2 < half : tile_at(m) < args.n_tiles; };
     const uint4 *weight[MT];
 #pragma unroll
-    for (int m = 0; m < MT; m++) {
-        int tile = min(first_tile + m, args.n_tiles - 1), j = 0;
-        while (j + 1 < args.n_jobs && tile >= args.job[j + 1].first_tile) j++;
-        weight[m] = args.job[j].weight + (int64_t)(tile - args.job[j].first_tile) * args.n_pieces * 64 + (int64_t)first * 64 + lane;
-    }
+    for (int m = 0; m < MT; m++) weight[m] = tile_weights(args, is_tile(m) ? tile_at(m) : 0) + (int64_t)first * 64 + lane;
     auto bring_weights = [&](int piece) {
-        uint4 *to = ring + piece % STAGES * ITEMS * 32;
+        uint4 *to = ring + piece % STAGES * ITEMS * 32 + lane;
 #pragma unroll
         for (int m = 0; m < MT; m++) {
             bring_weight(to + 2 * m * 32, weight[m] + (int64_t)piece * 64, policy);
@@ -101,7 +114,7 @@ static __global__ void __launch_bounds__(256) linear_bf16(const __grid_constant_
 
     const uint16_t *row = args.x + (int64_t)(first_row + g) * args.x_stride + (int64_t)first * TILE_K + 8 * t;
     auto bring_rows = [&](int piece) {
-        uint4 *to = ring + (piece % STAGES * ITEMS + 2 * MT) * 32;
+        uint4 *to = ring + (piece % STAGES * ITEMS + 2 * MT) * 32 + row_place(g, t);
 #pragma unroll
         for (int n = 0; n < NT; n++) {
             bool is_there = first_row + n * 8 + g < args.n_rows;
@@ -125,16 +138,17 @@ static __global__ void __launch_bounds__(256) linear_bf16(const __grid_constant_
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+        __syncwarp(); /* what other lanes have brought */
         const uint4 *from = ring + piece % STAGES * ITEMS * 32;
         uint4 w[MT][2];
 #pragma unroll
         for (int m = 0; m < MT; m++) {
-            w[m][0] = from[2 * m * 32];
-            w[m][1] = from[(2 * m + 1) * 32];
+            w[m][0] = from[2 * m * 32 + lane];
+            w[m][1] = from[(2 * m + 1) * 32 + lane];
         }
 #pragma unroll
         for (int n = 0; n < NT; n++) {
-            uint4 x = from[(2 * MT + n) * 32];
+            uint4 x = load_rows(from + (2 * MT + n) * 32, lane);
 #pragma unroll
             for (int m = 0; m < MT; m++) {
                 mma(acc[m][n], w[m][0], x.x, x.y);
@@ -144,7 +158,7 @@ static __global__ void __launch_bounds__(256) linear_bf16(const __grid_constant_
     }
     __syncthreads(); /* sums take the place of the rings */
 
-    enum { WIDE = MT * 16, PART = NT * 8 * WIDE };
+    enum { WIDE = MT * 16, PART = NT * 8 * WIDE, STEP = GATED ? 2 : 1 };
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -153,21 +167,12 @@ static __global__ void __launch_bounds__(256) linear_bf16(const __grid_constant_
             for (int e = 0; e < 4; e++)
                 sums[warp * PART + (n * 8 + 2 * t + e % 2) * WIDE + m * 16 + g + e / 2 * 8] = acc[m][n][e];
     __syncthreads();
-    for (int i = threadIdx.x; i < PART; i += blockDim.x) {
-        int r = first_row + i / WIDE, tile = first_tile + i % WIDE / 16;
-        if (r >= args.n_rows || tile >= args.n_tiles) continue;
-        float part[MAX_PARTS];
-#pragma unroll
-        for (int p = 0; p < MAX_PARTS; p++) part[p] = p < n_parts ? sums[p * PART + i] : 0;
-#pragma unroll
-        for (int step = 1; step < MAX_PARTS; step *= 2)
-#pragma unroll
-            for (int p = 0; p + step < MAX_PARTS; p += 2 * step)
-                if (step < n_parts) part[p] = part[p] + part[p + step];
-        int j = 0;
-        while (j + 1 < args.n_jobs && tile >= args.job[j + 1].first_tile) j++;
-        int n = (tile - args.job[j].first_tile) * 16 + i % 16;
-        if (n < args.job[j].n_out) args.job[j].out[(int64_t)r * args.job[j].out_stride + n] = part[0];
+    for (int i = threadIdx.x; i < PART / STEP; i += blockDim.x) {
+        int r = i / (WIDE / STEP), m = i % (WIDE / STEP) / 16 * STEP, at = r * WIDE + m * 16 + i % 16;
+        if (first_row + r >= args.n_rows || !is_tile(m)) continue;
+        float sum = tree_of(sums, n_parts, PART, at);
+        if (GATED) put_gated(args, first_row + r, tile_at(m), i % 16, sum, tree_of(sums, n_parts, PART, at + 16));
+        else put_sum(args, first_row + r, tile_at(m), i % 16, sum);
     }
 }
 
@@ -177,19 +182,27 @@ template <int MT, int NT, int STAGES> static size_t shared_of(int n_parts)
     return ring > sums ? ring : sums;
 }
 
-template <int MT, int NT, int STAGES> static void launch_bf16(Device *d, const LinearArgs &args, int n_parts, bool aligned)
+template <int MT, int NT, int STAGES, bool ALIGNED, bool GATED> static void launch_kernel(Device *d, const LinearArgs &args, int n_parts)
 {
-    dim3 grid((args.n_rows + NT * 8 - 1) / (NT * 8), (args.n_tiles + MT - 1) / MT);
-    auto kernel = aligned ? linear_bf16<MT, NT, STAGES, true> : linear_bf16<MT, NT, STAGES, false>;
-    static bool is_set[2];
-    if (!is_set[aligned]) {
-        CUDA_MUST(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_of<MT, NT, STAGES>(MAX_PARTS)));
-        is_set[aligned] = true;
-    }
+    int tiles = GATED ? args.n_tiles / 2 : args.n_tiles, wide = GATED ? MT / 2 : MT;
+    dim3 grid((args.n_rows + NT * 8 - 1) / (NT * 8), (tiles + wide - 1) / wide);
+    auto kernel = linear_bf16<MT, NT, STAGES, ALIGNED, GATED>;
+    static bool is_set;
+    if (!is_set) CUDA_MUST(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_of<MT, NT, STAGES>(MAX_PARTS)));
+    is_set = true;
     launch(d, kernel, grid, 32 * n_parts, shared_of<MT, NT, STAGES>(n_parts), args);
 }
 
-static void run_bf16(Device *d, Tensor x, const LinearJob *jobs, int n_jobs)
+template <int MT, int NT, int STAGES> static void launch_bf16(Device *d, const LinearArgs &args, int n_parts, bool aligned)
+{
+    enum { PAIR = MT == 1 ? 2 : MT, DEEP = MT == 1 ? STAGES - 1 : STAGES };
+    if (args.gated && aligned) launch_kernel<PAIR, NT, DEEP, true, true>(d, args, n_parts);
+    else if (args.gated) launch_kernel<PAIR, NT, DEEP, false, true>(d, args, n_parts);
+    else if (aligned) launch_kernel<MT, NT, STAGES, true, false>(d, args, n_parts);
+    else launch_kernel<MT, NT, STAGES, false, false>(d, args, n_parts);
+}
+
+static LinearArgs args_of(Tensor x, const LinearJob *jobs, int n_jobs)
 {
     const Weight *w = jobs[0].weight;
     LinearArgs a = {};
@@ -205,9 +218,14 @@ static void run_bf16(Device *d, Tensor x, const LinearJob *jobs, int n_jobs)
     a.n_pieces = (int32_t)(padded_k(w->n_in) / TILE_K);
     a.x = (const uint16_t *)x.data;
     a.x_stride = x.stride[0];
-    bool aligned = w->n_in % TILE_K == 0 && (uintptr_t)x.data % 16 == 0 && x.stride[0] % 8 == 0;
-    int parts = w->contract.k_parts;
+    return a;
+}
+
+static void run_bf16(Device *d, const LinearArgs &a, int parts)
+{
+    bool aligned = a.n_in % TILE_K == 0 && (uintptr_t)a.x % 16 == 0 && a.x_stride % 8 == 0;
     bool is_large = d->shared_bytes >= shared_of<4, 8, 3>(MAX_PARTS);
+    if (aligned && linear_wide(d, a, parts)) return;
     if (a.n_rows <= 8) launch_bf16<1, 1, 6>(d, a, parts, aligned);
     else if (a.n_rows <= 16) launch_bf16<2, 2, 4>(d, a, parts, aligned);
     else if (a.n_rows <= 32) launch_bf16<2, 4, 3>(d, a, parts, aligned);
@@ -256,9 +274,32 @@ static void linear(Stream *st, Tensor x, const LinearJob *jobs, int n_jobs)
     MUST(n_jobs <= MAX_JOBS);
     if (x.shape[0] <= 0 || n_jobs <= 0) return;
     count_rows(d, d->counts->linear, x.shape[0]);
-    if (jobs[0].weight->contract.mode == MATH_BF16) run_bf16(d, x, jobs, n_jobs);
+    if (jobs[0].weight->contract.mode == MATH_BF16) run_bf16(d, args_of(x, jobs, n_jobs), jobs[0].weight->contract.k_parts);
     else for (int j = 0; j < n_jobs; j++) run_f32(d, x, &jobs[j]);
     fault(d, "linear", jobs[0].out, x.shape[0]);
+}
+
+static void linear_silu_mul(Stream *st, Tensor out, Tensor x, const struct Weight *gate, const struct Weight *up)
+{
+    Device *d = device_of(st);
+    int64_t n_rows = x.shape[0], n_out = gate->n_out;
+    if (n_rows <= 0) return;
+    count_rows(d, d->counts->linear, n_rows);
+    LinearJob jobs[2] = { { tensor_2d(nullptr, DT_F32, n_rows, n_out), gate }, { tensor_2d(nullptr, DT_F32, n_rows, n_out), up } };
+    if (gate->contract.mode == MATH_BF16) {
+        LinearArgs a = args_of(x, jobs, 2);
+        a.gated = (uint16_t *)out.data;
+        a.gated_stride = out.stride[0];
+        run_bf16(d, a, gate->contract.k_parts);
+    } else {
+        float *sums = (float *)scratch(d, (size_t)(2 * n_rows * n_out) * sizeof(float));
+        for (int j = 0; j < 2; j++) {
+            jobs[j].out.data = sums + j * n_rows * n_out;
+            run_f32(d, x, &jobs[j]);
+        }
+        cuda_run_silu_mul(d, out, jobs[0].out, jobs[1].out);
+    }
+    fault(d, "linear", out, n_rows);
 }
 
 /* ---- weights ---- */
@@ -327,4 +368,5 @@ void cuda_get_row(Device *d, const Weight *w, int64_t row, float *out)
 void cuda_add_linear(Ops *ops)
 {
     ops->linear = linear;
+    ops->linear_silu_mul = linear_silu_mul;
 }

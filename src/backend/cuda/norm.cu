@@ -179,6 +179,11 @@ void cuda_run_add(Device *d, Tensor x, Tensor y)
     run_pair<ADD>(d, x, x, y);
 }
 
+void cuda_run_silu_mul(Device *d, Tensor out, Tensor gate, Tensor up)
+{
+    run_pair<SILU_MUL>(d, out, gate, up);
+}
+
 static void silu_mul(Stream *st, Tensor out, Tensor gate, Tensor up)
 {
     run_pair<SILU_MUL>(device_of(st), out, gate, up);

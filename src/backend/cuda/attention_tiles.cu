@@ -1,0 +1,605 @@
+/* Attention over a bf16 cache on tensor cores: rows of one sequence share what they read of keys and values.
+ *
+ * The contract of a row at position P and a head (the reference in C: tests/kernels/check_device.c):
+ *
+ *     0 ........................................ B ............ P       B = largest multiple of 16 with P + 1 - B >= MAX_DEPTH
+ *     [ body: tiles of 128 positions            )[ tail         ]
+ *
+ *     tail   one by one in float32 along the row's path, as on the CPU: one (m, l, o)
+ *     tile   q rounded to bf16; score = products of 16 values ascending on tensor cores; x = score * scale; m = max x;
+ *            p = bf16(exp(x - m)); l = p times ones and o = p times values, 16 positions a product, ascending
+ *     spans  tiles are merged ascending inside SPAN positions, spans ascending, then the tail:
+ *            M' = max(M, m);  L = fma(l, exp(m - M'), L * exp(M - M'));  O likewise;  out = O / L
+ *
+ * Everything before B is committed and an ancestor of the row, so rows of a tree meet only in what they share, and a position
+ * that is masked for a row (p = 0) is one it reads in its tail: neighbours never matter.
+ *
+ * Kernels: attend_tail, a block a row and KV head; attend_body, a block a KV head, some rows and some tiles (a tile, a span or
+ * all of them: as many as it takes to fill the device); join_rows. attend_body does not need what attend_tail leaves and runs
+ * beside it: attend_tail lets it start once the kernel before is done, and it ends only after attend_tail. */
+#include "backend/cuda/attention_impl.h"
+
+enum { GRAIN = 16, TILE = 128, SPAN = 1024, MAX_TAIL = MAX_DEPTH + GRAIN, TAIL_THREADS = 128, MAX_GROUP = 16, MAX_ROWS = 32, MAX_PARTIAL = 128 << 20 };
+static __device__ __forceinline__ int32_t body_end(int32_t index)
+{
+    int32_t before = index + 1 - MAX_DEPTH;
+    return before > 0 ? before / GRAIN * GRAIN : 0;
+}
+static __device__ __forceinline__ int32_t first_key_of(const DeviceBatch &b, int32_t row)
+{
+    return b.first_key ? b.first_key[row] : 0;
+}
+template <int DIM> static __device__ __forceinline__ float *partial_of(const TilesArgs &t, int32_t row, int32_t head, int32_t slot)
+{
+    return t.a.partial + (((int64_t)row * t.a.heads + head) * (t.n_slots + 1) + slot) * (DIM + 2);
+}
+
+/* How a sum that ends and one that begins come together; nothing seen yet is (-inf, 0, 0). */
+struct Merge {
+    float m, old, fresh;
+};
+static __device__ __forceinline__ Merge merge_of(float M, float m)
+{
+    Merge r = { m > M ? m : M, 0, 0 };
+    r.old = M == -F_INF ? 0.0f : f_exp(M - r.m);
+    r.fresh = m == -F_INF ? 0.0f : f_exp(m - r.m);
+    return r;
+}
+static __device__ __forceinline__ float merged(const Merge &r, float sum, float fresh)
+{
+    return fmaf(fresh, r.fresh, sum * r.old);
+}
+
+static __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool is_there)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
+}
+static __device__ __forceinline__ void copies_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int LEFT> static __device__ __forceinline__ void copies_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
+/* ---- tail ---- */
+
+template <int DIM> struct TailMemory {
+    uint16_t v[MAX_TAIL][DIM];
+    float    x[MAX_GROUP][MAX_TAIL], most[MAX_GROUP], sum[MAX_GROUP];
+    int32_t  place[MAX_TAIL];
+    float    q[1][DIM]; /* [group] */
+};
+
+/* x[h][j]: 8 threads a key, each with lanes 2 sub and 2 sub + 1 of the sum. */
+template <int DIM> static __device__ __forceinline__ void tail_scores(const AttentionArgs &a, TailMemory<DIM> &s, int32_t kv_head, int32_t n)
+{
+    const int32_t sub = threadIdx.x % 8;
+    for (int32_t j0 = 0; j0 < n; j0 += TAIL_THREADS / 8) {
+        int32_t j = j0 + (int32_t)threadIdx.x / 8;
+        const uint32_t *from = (const uint32_t *)kv_key(a.kv, s.place[min(j, n - 1)], kv_head) + sub;
+        uint32_t k[DIM / 16];
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++) k[i] = from[i * 8];
+        for (int32_t h = 0; h < a.group; h++) {
+            float even = 0, odd = 0;
+#pragma unroll
+            for (int i = 0; i < DIM / 16; i++) {
+                float2 q = *(const float2 *)&s.q[h][16 * i + 2 * sub];
+                even = fmaf(q.x, __uint_as_float(k[i] << 16), even);
+                odd = fmaf(q.y, __uint_as_float(k[i] & 0xffff0000u), odd);
+            }
+#pragma unroll
+            for (int w = 4; w > 0; w /= 2) {
+                even = even + __shfl_xor_sync(0xffffffffu, even, w);
+                odd = odd + __shfl_xor_sync(0xffffffffu, odd, w);
+            }
+            if (sub == 0 && j < n) s.x[h][j] = (even + odd) * a.scale;
+        }
+    }
+}
+
+/* A warp a head: scores to p, their largest and their sum. */
+template <int DIM> static __device__ __forceinline__ void tail_softmax(TailMemory<DIM> &s, int32_t group, int32_t first, int32_t n)
+{
+    const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int32_t h = warp; h < group; h += TAIL_THREADS / 32) {
+        float m = -F_INF, sum = 0;
+        for (int32_t j = lane; j < n; j += 32) m = s.x[h][j] > m ? s.x[h][j] : m;
+        for (int w = 16; w > 0; w /= 2) {
+            float other = __shfl_xor_sync(0xffffffffu, m, w);
+            m = other > m ? other : m;
+        }
+        for (int32_t j = lane; j < n; j += 32) s.x[h][j] = f_exp(s.x[h][j] - m);
+        __syncwarp();
+        for (int32_t j = (lane % LANES - first % LANES + LANES) % LANES; j < n; j += LANES) sum = sum + s.x[h][j];
+        sum = lanes_sum(sum);
+        if (lane == 0) {
+            s.most[h] = m;
+            s.sum[h] = sum;
+        }
+    }
+}
+
+template <int DIM> static __global__ void __launch_bounds__(TAIL_THREADS) attend_tail(const __grid_constant__ TilesArgs t)
+{
+    extern __shared__ __align__(16) char memory[];
+    TailMemory<DIM> &s = *(TailMemory<DIM> *)memory;
+    const AttentionArgs &a = t.a;
+    const int32_t row = blockIdx.y, kv_head = blockIdx.x, tid = threadIdx.x, at = a.batch.seq[row];
+    const int32_t index = at < 0 ? -1 : a.batch.index[row], first = max(body_end(index), first_key_of(a.batch, row)), n = at < 0 ? 0 : index + 1 - first;
+    if (n > 0) {
+        const BatchSeq seq = a.batch.seqs[at];
+        for (int32_t j = tid; j < n; j += TAIL_THREADS) s.place[j] = key_store(a, seq, row, first + j);
+    }
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); /* in this order: see above */
+    if (n <= 0) return;
+    for (int32_t i = tid; i < a.group * DIM; i += TAIL_THREADS)
+        s.q[i / DIM][i % DIM] = a.q[row * a.q_row + (kv_head * a.group + i / DIM) * a.q_head + i % DIM];
+    __syncthreads();
+    for (int32_t i = tid; i < n * (DIM / 8); i += TAIL_THREADS)
+        copy16((uint32_t)__cvta_generic_to_shared(&s.v[i / (DIM / 8)][i % (DIM / 8) * 8]),
+               kv_value(a.kv, s.place[i / (DIM / 8)], kv_head) + i % (DIM / 8) * 16, true);
+    copies_commit();
+    tail_scores<DIM>(a, s, kv_head, n);
+    __syncthreads();
+    tail_softmax<DIM>(s, a.group, first, n);
+    copies_wait<0>();
+    __syncthreads();
+    for (int32_t i = tid; i < a.group * (DIM / 2); i += TAIL_THREADS) {
+        int32_t h = i / (DIM / 2), d = i % (DIM / 2) * 2;
+        float o[2] = {};
+#pragma unroll 8
+        for (int32_t j = 0; j < n; j++) {
+            uint32_t v = *(const uint32_t *)&s.v[j][d];
+            o[0] = fmaf(s.x[h][j], __uint_as_float(v << 16), o[0]);
+            o[1] = fmaf(s.x[h][j], __uint_as_float(v & 0xffff0000u), o[1]);
+        }
+        float *partial = partial_of<DIM>(t, row, kv_head * a.group + h, t.n_slots);
+        partial[2 + d] = o[0];
+        partial[3 + d] = o[1];
+        if (d == 0) {
+            partial[0] = s.most[h];
+            partial[1] = s.sum[h];
+        }
+    }
+}
+
+/* ---- body ---- */
+
+static __device__ __forceinline__ void mma(float d[4], uint4 a, uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+static __device__ __forceinline__ uint4 load_matrices(uint32_t from)
+{
+    uint4 r;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "r"(from) : "memory");
+    return r;
+}
+static __device__ __forceinline__ uint4 load_turned(uint32_t from)
+{
+    uint4 r;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "r"(from) : "memory");
+    return r;
+}
+
+/* Byte place of 16 bytes in rows of WIDTH bf16 values, so that 8 rows of one column meet every bank once. */
+template <int WIDTH> static __device__ __forceinline__ uint32_t place16(int row, int chunk)
+{
+    return (uint32_t)(row * WIDTH * 2 + (chunk ^ (row & 7)) * 16);
+}
+
+/* ONE: keys and values take turns in one place, for devices with little shared memory. */
+template <int DIM, int WM, bool ONE> struct BodyMemory {
+    uint16_t kv[ONE ? 1 : 2][TILE][DIM], q[16 * WM][DIM], p[16 * WM][TILE];
+    float    most[8][16 * WM]; /* by warp along the keys */
+    int64_t  place[2][TILE];   /* byte of a position's key, by tile */
+};
+
+/* Rows [first, first + n) of one sequence: the block's z-th run of them. */
+struct RowRun {
+    int32_t seq, first, n;
+};
+static __device__ __forceinline__ RowRun find_rows(const TilesArgs &t, int32_t z)
+{
+    const DeviceBatch &b = t.a.batch;
+    const int32_t size = t.rows_per_block;
+    int32_t s = 0;
+    if (t.per_seq) {
+        s = z / t.per_seq;
+        z %= t.per_seq;
+    } else {
+        for (; s < b.n_seqs; s++) {
+            int32_t n = is_real(b, b.seqs[s]) ? (b.seqs[s].n_rows + size - 1) / size : 0;
+            if (z < n) break;
+            z -= n;
+        }
+    }
+    if (s >= b.n_seqs || !is_real(b, b.seqs[s])) return { -1, 0, 0 };
+    return { s, b.seqs[s].first_row + z * size, min(size, b.seqs[s].n_rows - z * size) };
+}
+
+/* What a warp of the body works on: 16 pairs of row and head; of a tile's keys and of a head's values some eighths. */
+template <int DIM, int WM, int WN, bool ONE> struct Body {
+    enum { THREADS = WM * WN * 32, KEY_TILES = TILE / 8 / WN, DIM_TILES = DIM / 8 / WN };
+    const TilesArgs           &t;
+    BodyMemory<DIM, WM, ONE> &s;
+    RowRun                     rows;
+    int32_t               kv_head, slot_of_seq, lowest, highest; /* positions that some row wants */
+    int32_t               wm, wn, lane, g, c;
+    int32_t               low[2], high[2];                       /* of pairs g and g + 8 */
+    float                 M[2], L[2], O[DIM_TILES][4];
+
+    __device__ __forceinline__ int32_t pair(int e) const { return wm * 16 + g + 8 * e; }
+    __device__ __forceinline__ int32_t row_of(int e) const { return rows.first + pair(e) / t.a.group; }
+
+    __device__ __forceinline__ void find_places(int32_t tile)
+    {
+        for (int32_t i = threadIdx.x; i < TILE; i += THREADS) {
+            int32_t j = tile * TILE + i;
+            bool is_there = j >= lowest && j < highest;
+            s.place[tile & 1][i] = is_there ? kv_key(t.a.kv, kv_store_at(t.a.kv, slot_of_seq, j), kv_head) - t.a.kv.data : -1;
+        }
+    }
+
+    /* Keys or values of a tile; what no row wants is zero. */
+    __device__ __forceinline__ void bring(int32_t tile, bool is_value)
+    {
+        uint32_t base = (uint32_t)__cvta_generic_to_shared(s.kv[ONE ? 0 : is_value]);
+        int64_t behind = is_value ? (int64_t)t.a.kv.n_heads * t.a.kv.block_size * DIM * 2 : 0;
+        for (int32_t i = threadIdx.x; i < TILE * (DIM / 8); i += THREADS) {
+            int32_t key = i / (DIM / 8), chunk = i % (DIM / 8);
+            int64_t at = s.place[tile & 1][key];
+            copy16(base + place16<DIM>(key, chunk), at < 0 ? t.a.kv.data : t.a.kv.data + at + behind + chunk * 16, at >= 0);
+        }
+        copies_commit();
+    }
+
+    __device__ __forceinline__ void load_queries()
+    {
+        const AttentionArgs &a = t.a;
+        for (int32_t i = threadIdx.x; i < 16 * WM * (DIM / 2); i += THREADS) {
+            int32_t p = i / (DIM / 2), d = i % (DIM / 2) * 2, row = p / a.group;
+            uint32_t both = 0;
+            if (row < rows.n) {
+                float2 q = *(const float2 *)&a.q[(rows.first + row) * a.q_row + (kv_head * a.group + p % a.group) * a.q_head + d];
+                both = to_bf16(q.x) | (uint32_t)to_bf16(q.y) << 16;
+            }
+            *(uint32_t *)((char *)s.q + place16<DIM>(p, d / 8) + d % 8 * 2) = both;
+        }
+    }
+
+    __device__ __forceinline__ bool sees(int32_t position, int e) const { return position >= low[e] && position < high[e]; }
+    __device__ __forceinline__ int32_t position_of(int32_t tile, int n, int e) const { return tile * TILE + (wn * KEY_TILES + n) * 8 + 2 * c + (e & 1); }
+
+    /* Scores in x, scaled; the largest a pair sees goes to `most`. */
+    __device__ __forceinline__ void scores(float (&x)[KEY_TILES][4], int32_t tile)
+    {
+        uint32_t q = (uint32_t)__cvta_generic_to_shared(s.q), k = (uint32_t)__cvta_generic_to_shared(s.kv[0]);
+#pragma unroll
+        for (int n = 0; n < KEY_TILES; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) x[n][e] = 0;
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++) {
+            uint4 A = load_matrices(q + place16<DIM>(wm * 16 + lane % 16, 2 * i + lane / 16));
+#pragma unroll
+            for (int n = 0; n < KEY_TILES; n += 2) {
+                uint4 B = load_matrices(k + place16<DIM>((wn * KEY_TILES + n + lane / 16) * 8 + lane % 8, 2 * i + lane / 8 % 2));
+                mma(x[n], A, B.x, B.y);
+                mma(x[n + 1], A, B.z, B.w);
+            }
+        }
+        float most[2] = { -F_INF, -F_INF };
+#pragma unroll
+        for (int n = 0; n < KEY_TILES; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                x[n][e] = x[n][e] * t.a.scale;
+                if (sees(position_of(tile, n, e), e / 2) && x[n][e] > most[e / 2]) most[e / 2] = x[n][e];
+            }
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+#pragma unroll
+            for (int w = 2; w > 0; w /= 2) {
+                float other = __shfl_xor_sync(0xffffffffu, most[e], w);
+                most[e] = other > most[e] ? other : most[e];
+            }
+            if (c == 0) s.most[wn][pair(e)] = most[e];
+        }
+    }
+
+    /* p in shared memory; m of both pairs. */
+    __device__ __forceinline__ void weigh(float (&x)[KEY_TILES][4], int32_t tile, float (&m)[2])
+    {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            m[e] = -F_INF;
+#pragma unroll
+            for (int w = 0; w < WN; w++) m[e] = s.most[w][pair(e)] > m[e] ? s.most[w][pair(e)] : m[e];
+        }
+#pragma unroll
+        for (int n = 0; n < KEY_TILES; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e += 2) {
+                int32_t position = position_of(tile, n, 0);
+                float p0 = sees(position, e / 2) ? f_exp(x[n][e] - m[e / 2]) : 0.0f;
+                float p1 = sees(position + 1, e / 2) ? f_exp(x[n][e + 1] - m[e / 2]) : 0.0f;
+                *(uint32_t *)((char *)s.p + place16<TILE>(pair(e / 2), wn * KEY_TILES + n) + 4 * c) = to_bf16(p0) | (uint32_t)to_bf16(p1) << 16;
+            }
+    }
+
+    /* Sums of a tile, merged into M, L, O. Pairs that see nothing of it have no such tile. */
+    __device__ __forceinline__ void add_values(const float (&m)[2], int32_t tile)
+    {
+        uint32_t p = (uint32_t)__cvta_generic_to_shared(s.p), v = (uint32_t)__cvta_generic_to_shared(s.kv[ONE ? 0 : 1]);
+        float o[DIM_TILES][4] = {}, l[4] = {};
+#pragma unroll
+        for (int i = 0; i < TILE / 16; i++) {
+            uint4 A = load_matrices(p + place16<TILE>(wm * 16 + lane % 16, 2 * i + lane / 16));
+            mma(l, A, 0x3f803f80u, 0x3f803f80u);
+#pragma unroll
+            for (int n = 0; n < DIM_TILES; n += 2) {
+                uint4 B = load_turned(v + place16<DIM>(i * 16 + lane % 16, wn * DIM_TILES + n + lane / 16));
+                mma(o[n], A, B.x, B.y);
+                mma(o[n + 1], A, B.z, B.w);
+            }
+        }
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            if (tile * TILE >= high[e] || (tile + 1) * TILE <= low[e]) continue;
+            Merge r = merge_of(M[e], m[e]);
+            M[e] = r.m;
+            L[e] = merged(r, L[e], l[2 * e]);
+#pragma unroll
+            for (int n = 0; n < DIM_TILES; n++) {
+                O[n][2 * e] = merged(r, O[n][2 * e], o[n][2 * e]);
+                O[n][2 * e + 1] = merged(r, O[n][2 * e + 1], o[n][2 * e + 1]);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            M[e] = -F_INF;
+            L[e] = 0;
+        }
+#pragma unroll
+        for (int n = 0; n < DIM_TILES; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) O[n][e] = 0;
+    }
+
+    /* Leaves M, L, O in a slot, merged with what spans before have left there. L and M of a pair are the same in all warps
+     * along the keys, so each merges its own values and the first writes them. */
+    __device__ __forceinline__ void put(int32_t slot, bool is_first)
+    {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            bool is_pair = high[e] > 0, is_empty = M[e] == -F_INF && L[e] == 0;
+            float *to = partial_of<DIM>(t, is_pair ? row_of(e) : 0, kv_head * t.a.group + pair(e) % t.a.group, slot);
+            Merge r = { M[e], 0, 1 };
+            float l = L[e];
+            if (is_pair && !is_first) {
+                r = merge_of(to[0], M[e]);
+                l = merged(r, to[1], L[e]);
+            }
+            if (WN > 1) __syncthreads(); /* all have read what the first one overwrites */
+            if (!is_pair || (is_empty && !is_first)) continue;
+#pragma unroll
+            for (int n = 0; n < DIM_TILES; n++) {
+                float2 *at = (float2 *)&to[2 + (wn * DIM_TILES + n) * 8 + 2 * c], y = { O[n][2 * e], O[n][2 * e + 1] };
+                if (!is_first) y = { merged(r, at->x, y.x), merged(r, at->y, y.y) };
+                *at = y;
+            }
+            if (wn == 0 && c == 0) *(float2 *)to = { r.m, l };
+        }
+    }
+};
+
+/* The positions that rows of the block want from the body, found by a warp's lanes. */
+static __device__ __forceinline__ void find_range(const DeviceBatch &b, const RowRun &rows, int32_t *lowest, int32_t *highest)
+{
+    int32_t lane = threadIdx.x % 32, low = INT32_MAX, high = 0;
+    if (lane < rows.n) {
+        low = first_key_of(b, rows.first + lane);
+        high = body_end(b.index[rows.first + lane]);
+    }
+    *lowest = __reduce_min_sync(0xffffffffu, low);
+    *highest = __reduce_max_sync(0xffffffffu, high);
+}
+
+template <int DIM, int WM, int WN, bool ONE> static __device__ __forceinline__ void body_tiles(Body<DIM, WM, WN, ONE> &b, int32_t first, int32_t end)
+{
+    typedef Body<DIM, WM, WN, ONE> B;
+    b.find_places(first);
+    __syncthreads();
+    b.bring(first, false);
+    if (!ONE) b.bring(first, true);
+    b.load_queries();
+    b.clear();
+    bool is_first = true;
+    for (int32_t tile = first; tile < end; tile++) {
+        bool is_more = tile + 1 < end;
+        float x[B::KEY_TILES][4], m[2];
+        if (is_more) b.find_places(tile + 1);
+        copies_wait<ONE ? 0 : 1>(); /* keys; a group is committed for every copy that could have been made */
+        __syncthreads();
+        b.scores(x, tile);
+        __syncthreads();
+        if (ONE) b.bring(tile, true);
+        else if (is_more) b.bring(tile + 1, false);
+        else copies_commit();
+        b.weigh(x, tile, m);
+        copies_wait<ONE ? 0 : 1>(); /* values */
+        __syncthreads();
+        b.add_values(m, tile);
+        __syncthreads();
+        if (is_more) b.bring(tile + 1, !ONE);
+        else copies_commit();
+        if (is_more && (tile + 1) % (SPAN / TILE) != 0) continue;
+        b.put(b.t.mode == WHOLE ? 0 : (int32_t)blockIdx.y, is_first);
+        b.clear();
+        is_first = false;
+    }
+}
+
+template <int DIM, int WM, int WN, bool ONE>
+static __global__ void __launch_bounds__(WM *WN * 32) attend_body(const __grid_constant__ TilesArgs t)
+{
+    extern __shared__ __align__(16) char memory[];
+    const AttentionArgs &a = t.a;
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    Body<DIM, WM, WN, ONE> b = { t, *(BodyMemory<DIM, WM, ONE> *)memory, find_rows(t, blockIdx.z), (int32_t)blockIdx.x };
+    b.wm = threadIdx.x / 32 / WN;
+    b.wn = threadIdx.x / 32 % WN;
+    b.lane = threadIdx.x % 32;
+    b.g = b.lane / 4;
+    b.c = b.lane % 4;
+    find_range(a.batch, b.rows, &b.lowest, &b.highest);
+    int32_t first = b.lowest / TILE, end = (b.highest + TILE - 1) / TILE, slot = blockIdx.y, per_slot = t.mode == BY_TILE ? 1 : SPAN / TILE;
+    if (t.mode != WHOLE) {
+        first = max(first, slot * per_slot);
+        end = min(end, (slot + 1) * per_slot);
+    }
+    if (first < end) {
+        b.slot_of_seq = a.batch.seqs[b.rows.seq].slot;
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            bool is_pair = b.pair(e) / a.group < b.rows.n;
+            b.low[e] = is_pair ? first_key_of(a.batch, b.row_of(e)) : 0;
+            b.high[e] = is_pair ? body_end(a.batch.index[b.row_of(e)]) : 0;
+        }
+        body_tiles<DIM, WM, WN, ONE>(b, first, end);
+    }
+    asm volatile("griddepcontrol.wait;" ::: "memory"); /* attend_tail is done when this kernel is */
+}
+
+/* ---- joining ---- */
+
+template <int DIM> static __global__ void __launch_bounds__(DIM) join_rows(const __grid_constant__ TilesArgs t)
+{
+    const AttentionArgs &a = t.a;
+    const int32_t row = blockIdx.y, head = blockIdx.x, d = threadIdx.x;
+    const bool is_row = a.batch.seq[row] >= 0;
+    const int32_t first_key = is_row ? first_key_of(a.batch, row) : 0, end_key = is_row ? body_end(a.batch.index[row]) : 0;
+    begin_kernel();
+    if (!is_row) return;
+    float M = -F_INF, L = 0, O = 0, M1 = -F_INF, L1 = 0, O1 = 0;
+    auto outer = [&](float m, float l, float o) {
+        Merge r = merge_of(M, m);
+        M = r.m;
+        L = merged(r, L, l);
+        O = merged(r, O, o);
+    };
+    const int32_t size = t.mode == BY_TILE ? TILE : SPAN;
+    int32_t first = first_key / size, end = end_key > first_key ? (end_key + size - 1) / size : first;
+    if (t.mode == WHOLE && end > first) {
+        first = 0;
+        end = 1;
+    }
+    for (int32_t s = first; s < end; s++) {
+        const float *p = partial_of<DIM>(t, row, head, s);
+        if (t.mode != BY_TILE) {
+            outer(p[0], p[1], p[2 + d]);
+            continue;
+        }
+        Merge r = merge_of(M1, p[0]);
+        M1 = r.m;
+        L1 = merged(r, L1, p[1]);
+        O1 = merged(r, O1, p[2 + d]);
+        if (s + 1 < end && (s + 1) % (SPAN / TILE) != 0) continue;
+        outer(M1, L1, O1);
+        M1 = -F_INF;
+        L1 = O1 = 0;
+    }
+    const float *tail = partial_of<DIM>(t, row, head, t.n_slots);
+    outer(tail[0], tail[1], tail[2 + d]);
+    put_out(a, row, head, d, O / L);
+}
+
+/* ---- launching ---- */
+
+template <typename K> static void allow(K kernel, size_t shared)
+{
+    CUDA_MUST(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+}
+
+template <int DIM, int WM, int WN> static void launch_body(Device *d, const TilesArgs &t)
+{
+    dim3 grid(t.a.kv.n_heads, t.n_slots, t.n_blocks);
+    static bool is_set;
+    size_t two = sizeof(BodyMemory<DIM, WM, false>), one = sizeof(BodyMemory<DIM, WM, true>);
+    bool is_small = two > d->shared_bytes;
+    if (!is_set && !is_small) allow(attend_body<DIM, WM, WN, false>, two);
+    if (!is_set && is_small) allow(attend_body<DIM, WM, WN, true>, one);
+    is_set = true;
+    if (is_small) launch(d, attend_body<DIM, WM, WN, true>, grid, WM * WN * 32, one, t);
+    else launch(d, attend_body<DIM, WM, WN, false>, grid, WM * WN * 32, two, t);
+}
+
+template <int DIM> static void launch_tiles(Device *d, const TilesArgs &t, int32_t n_rows)
+{
+    size_t tail = sizeof(TailMemory<DIM>) + (size_t)(t.a.group - 1) * DIM * sizeof(float);
+    static bool is_set;
+    if (!is_set) allow(attend_tail<DIM>, sizeof(TailMemory<DIM>) + (MAX_GROUP - 1) * DIM * sizeof(float));
+    is_set = true;
+    launch(d, attend_tail<DIM>, dim3(t.a.kv.n_heads, n_rows), TAIL_THREADS, tail, t);
+    if (t.pairs == 16) launch_body<DIM, 1, DIM == 64 ? 4 : 8>(d, t);
+    else if (t.pairs == 32) launch_body<DIM, 2, 4>(d, t);
+    else if (t.pairs == 64) launch_body<DIM, 4, 2>(d, t);
+    else if constexpr (DIM <= 128) launch_body<DIM, 8, 1>(d, t);
+    launch(d, join_rows<DIM>, dim3(t.a.heads, n_rows), DIM, 0, t);
+}
+
+bool are_tiles(const AttentionArgs &a)
+{
+    int32_t dim = a.kv.head_dim;
+    return a.kv.item == 2 && (dim == 64 || dim == 128 || dim == 256) && a.group <= MAX_GROUP && a.q_row % 2 == 0 && a.q_head % 2 == 0;
+}
+
+/* As many pairs of row and head a block as the longest sequence has and shared memory holds. */
+static int32_t pairs_of(const Device *d, int32_t dim, int32_t wanted)
+{
+    int32_t pairs = 16, most = dim == 256 ? 64 : 128;
+    while (pairs < wanted && pairs < most && (size_t)dim * TILE * 2 + (size_t)pairs * 2 * (dim + TILE + 16) * 2 + 4096 <= d->shared_bytes) pairs *= 2;
+    return pairs;
+}
+
+TilesArgs plan_tiles(Device *d, const AttentionArgs &a, const Batch *batch, int32_t n_rows)
+{
+    TilesArgs t = { a };
+    int32_t most = 1, spans = (a.n_splits * ATTN_SPLIT + SPAN - 1) / SPAN;
+    bool is_even = true;
+    for (int32_t s = 0; s < batch->n_seqs; s++)
+        if (is_real(batch, &batch->seqs[s]) && batch->seqs[s].n_rows > most) most = batch->seqs[s].n_rows;
+    t.pairs = pairs_of(d, a.kv.head_dim, (most < MAX_ROWS ? most : MAX_ROWS) * a.group);
+    t.rows_per_block = t.pairs / a.group < MAX_ROWS ? t.pairs / a.group : MAX_ROWS;
+    for (int32_t s = 0; s < batch->n_seqs; s++) {
+        const BatchSeq *q = &batch->seqs[s];
+        is_even = is_even && is_real(batch, q) && q->n_rows == batch->seqs[0].n_rows;
+        if (is_real(batch, q)) t.n_blocks += (q->n_rows + t.rows_per_block - 1) / t.rows_per_block;
+    }
+    t.per_seq = is_even ? t.n_blocks / batch->n_seqs : 0;
+
+    int32_t blocks = t.n_blocks * a.kv.n_heads, enough = d->n_sm * 3 / 4;
+    size_t slot = (size_t)n_rows * a.heads * (a.kv.head_dim + 2) * sizeof(float);
+    t.mode = blocks >= enough || slot * spans > (size_t)MAX_PARTIAL ? WHOLE : blocks * spans >= enough ? BY_SPAN : BY_TILE;
+    t.n_slots = t.mode == WHOLE ? 1 : t.mode == BY_SPAN ? spans : a.n_splits * (ATTN_SPLIT / TILE);
+    t.a.partial = (float *)scratch(d, slot * (t.n_slots + 1));
+    return t;
+}
+
+void run_tiles(Device *d, const TilesArgs &t, int32_t n_rows)
+{
+    if (t.a.kv.head_dim == 64) launch_tiles<64>(d, t, n_rows);
+    else if (t.a.kv.head_dim == 128) launch_tiles<128>(d, t, n_rows);
+    else launch_tiles<256>(d, t, n_rows);
+}
