@@ -12,6 +12,7 @@ Status command_logits(const Options *o, Error *err);
 Status command_tokenize(const Options *o, Error *err);
 Status command_bench(const Options *o, Error *err);
 Status command_plan(const Options *o, Error *err);
+Status command_perplexity(const Options *o, Error *err);
 
 /* Exit code of a Status: 0, 1, 2 usage, 3 plan, 4 lost. */
 int command_exit_code(Status s);

@@ -2,6 +2,7 @@
 #include "cli/command.h"
 
 #include "base/log.h"
+#include "cli/options_help.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -20,6 +21,9 @@ static Status dispatch(const Options *o, Error *err)
     case CMD_TOKENIZE: return command_tokenize(o, err);
     case CMD_BENCH: return command_bench(o, err);
     case CMD_PLAN: return command_plan(o, err);
+    case CMD_PERPLEXITY: return command_perplexity(o, err);
+    case CMD_MAN: help_man(stdout); return OK;
+    case CMD_COMPLETION: help_completion(stdout); return OK;
     }
     return error_set(err, ERR_USAGE, "which command?");
 }

@@ -20,6 +20,9 @@ typedef enum Command {
     CMD_TOKENIZE = 1 << 5,
     CMD_BENCH = 1 << 6,
     CMD_PLAN = 1 << 7,
+    CMD_PERPLEXITY = 1 << 8,
+    CMD_MAN = 1 << 9,
+    CMD_COMPLETION = 1 << 10,
 } Command;
 
 typedef struct Options {
@@ -34,7 +37,8 @@ typedef struct Options {
     int64_t     top_k, seed;               /* -1 = not given */
 
     /* files */
-    const char *ids, *inputs, *output;
+    const char *ids, *inputs, *output, *file;
+    int64_t     ctx_size;                  /* tokens of a scored window; 0 = default */
 
     /* the model and its memory */
     const char *dtype, *load_format, *quantization, *kv_cache_dtype, *device, *chat_template, *cpuset;
