@@ -8,17 +8,15 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/memory.h"
+#include "tensor/data_file.h"
 #include "tensor/safetensors_impl.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum {
     MAX_SHARDS = 1000,              /* each holds a file descriptor */
@@ -27,10 +25,8 @@ enum {
 };
 
 typedef struct Shard {
-    int      fd;
-    char    *path;   /* owned, as are the names inside the header */
-    char    *header;
-    uint64_t file_bytes;
+    DataFile file;
+    char    *header; /* owned, as are the names inside it */
 } Shard;
 
 struct Safetensors {
@@ -41,49 +37,9 @@ struct Safetensors {
     uint64_t  total_bytes;
 };
 
-/* Reads n bytes at `offset`, all or an error. */
-static Status read_at(const Shard *s, uint64_t offset, void *out, size_t n, Error *err)
-{
-    char *to = out;
-    while (n > 0) {
-        size_t some = n < (1u << 30) ? n : 1u << 30;
-        ssize_t got = pread(s->fd, to, some, (off_t)offset);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return error_set(err, ERR_IO, "cannot read %s: %s", s->path, strerror(errno));
-        if (got == 0) return error_set(err, ERR_IO, "%s became shorter while it was being read", s->path);
-        to += got;
-        offset += (uint64_t)got;
-        n -= (size_t)got;
-    }
-    return OK;
-}
-
-static Status shard_size(const Shard *s, uint64_t *bytes, Error *err)
-{
-    struct stat st;
-    if (fstat(s->fd, &st) != 0) return error_set(err, ERR_IO, "cannot examine %s: %s", s->path, strerror(errno));
-    if (!S_ISREG(st.st_mode)) return error_set(err, ERR_INPUT, "%s is not a regular file", s->path);
-    *bytes = (uint64_t)st.st_size;
-    return OK;
-}
-
-static Status shard_open(Shard *s, const char *path, Error *err)
-{
-    s->fd = -1;
-    s->path = mem_strdup(path);
-    if (!s->path) return error_set(err, ERR_NOMEM, "no memory to open %s", path);
-    s->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a FIFO must not wait for its writer */
-    if (s->fd < 0 && (errno == ENOENT || errno == ENOTDIR)) {
-        return error_set(err, ERR_NOT_FOUND, "there is no file %s", path);
-    }
-    if (s->fd < 0) return error_set(err, ERR_IO, "cannot open %s: %s", path, strerror(errno));
-    return shard_size(s, &s->file_bytes, err);
-}
-
 static void shard_close(Shard *s)
 {
-    if (s->fd >= 0) close(s->fd);
-    mem_free(s->path);
+    data_file_close(&s->file);
     mem_free(s->header);
 }
 
@@ -91,53 +47,52 @@ static void shard_close(Shard *s)
 static Status refuse_length(const Shard *s, uint64_t length, Error *err)
 {
     char start[64];
-    size_t n = s->file_bytes < sizeof start ? (size_t)s->file_bytes : sizeof start;
-    if (s->file_bytes == 0) return error_set(err, ERR_INPUT, "%s is empty", s->path);
-    Status status = read_at(s, 0, start, n, err);
+    size_t n = s->file.bytes < sizeof start ? (size_t)s->file.bytes : sizeof start;
+    if (s->file.bytes == 0) return error_set(err, ERR_INPUT, "%s is empty", s->file.path);
+    Status status = data_file_read(&s->file, 0, start, n, err);
     if (status != OK) return status;
     if (file_is_lfs_pointer(start, n)) {
-        return error_set(err, ERR_INPUT, "%s is a git-lfs pointer, not the file itself: run git lfs pull", s->path);
+        return error_set(err, ERR_INPUT, "%s is a git-lfs pointer, not the file itself: run git lfs pull", s->file.path);
     }
-    if (s->file_bytes < 8) {
-        return error_set(err, ERR_INPUT, "%s has only %" PRIu64 " bytes: it is no safetensors file", s->path,
-                         s->file_bytes);
+    if (s->file.bytes < 8) {
+        return error_set(err, ERR_INPUT, "%s has only %" PRIu64 " bytes: it is no safetensors file", s->file.path,
+                         s->file.bytes);
     }
     if (length > MAX_HEADER_BYTES) {
         return error_set(err, ERR_INPUT, "%s announces a header of %" PRIu64 " bytes: it is no safetensors file",
-                         s->path, length);
+                         s->file.path, length);
     }
     return error_set(err, ERR_INPUT,
                      "%s is cut short: its header has %" PRIu64 " bytes, the whole file %" PRIu64 "; download it again",
-                     s->path, length, s->file_bytes);
+                     s->file.path, length, s->file.bytes);
 }
 
 static Status read_length(const Shard *s, uint64_t *length, Error *err)
 {
     unsigned char b[8];
     *length = 0;
-    if (s->file_bytes < sizeof b) return refuse_length(s, 0, err);
-    Status status = read_at(s, 0, b, sizeof b, err);
+    if (s->file.bytes < sizeof b) return refuse_length(s, 0, err);
+    Status status = data_file_read(&s->file, 0, b, sizeof b, err);
     if (status != OK) return status;
     for (int i = 7; i >= 0; i--) *length = *length << 8 | b[i];
-    bool possible = *length <= MAX_HEADER_BYTES && *length <= s->file_bytes - 8;
+    bool possible = *length <= MAX_HEADER_BYTES && *length <= s->file.bytes - 8;
     return possible ? OK : refuse_length(s, *length, err);
 }
 
 /* The data must end where the file ends. */
 static Status check_end(const Shard *s, uint64_t end, Error *err)
 {
-    uint64_t now;
-    Status status = shard_size(s, &now, err);
+    const uint64_t now = s->file.bytes;
+    Status status = data_file_check_size(&s->file, err);
     if (status != OK) return status;
-    if (now != s->file_bytes) return error_set(err, ERR_IO, "%s changed its size while it was being read", s->path);
     if (end > now) {
         return error_set(err, ERR_INPUT,
                          "%s is cut short: its tensors end at byte %" PRIu64 ", the file at %" PRIu64
                          "; download it again",
-                         s->path, end, now);
+                         s->file.path, end, now);
     }
     if (end < now) {
-        return error_set(err, ERR_INPUT, "%s has %" PRIu64 " bytes after its last tensor", s->path, now - end);
+        return error_set(err, ERR_INPUT, "%s has %" PRIu64 " bytes after its last tensor", s->file.path, now - end);
     }
     return OK;
 }
@@ -150,13 +105,13 @@ static Status read_header(Safetensors *st, int i, Error *err)
     Status status = read_length(s, &length, err);
     if (status != OK) return status;
     s->header = mem_realloc(NULL, (size_t)length + 1);
-    if (!s->header) return error_set(err, ERR_NOMEM, "no memory for the header of %s", s->path);
-    if ((status = read_at(s, 8, s->header, (size_t)length, err)) != OK) return status;
+    if (!s->header) return error_set(err, ERR_NOMEM, "no memory for the header of %s", s->file.path);
+    if ((status = data_file_read(&s->file, 8, s->header, (size_t)length, err)) != OK) return status;
 
     int first = st->entries.n;
     status = safetensors_parse_header(&st->entries, s->header, (size_t)length, i, &data_bytes, err);
     if (status != OK) {
-        error_prefix(err, "%s", s->path);
+        error_prefix(err, "%s", s->file.path);
         return status;
     }
     for (int k = first; k < st->entries.n; k++) st->entries.item[k].offset += 8 + length;
@@ -166,7 +121,7 @@ static Status read_header(Safetensors *st, int i, Error *err)
 
 static Status add_file(Safetensors *st, const char *path, Error *err)
 {
-    Status status = shard_open(&st->shard[st->n_shards++], path, err);
+    Status status = data_file_open(&st->shard[st->n_shards++].file, path, err);
     return status == OK ? read_header(st, st->n_shards - 1, err) : status;
 }
 
@@ -188,7 +143,7 @@ static Status sort_names(Safetensors *st, Error *err)
     for (int i = 1; i < n; i++) {
         const SafetensorsEntry *a = &e[st->by_name[i - 1]], *b = &e[st->by_name[i]];
         if (strcmp(a->name, b->name) != 0) continue;
-        const char *one = st->shard[a->shard].path, *other = st->shard[b->shard].path;
+        const char *one = st->shard[a->shard].file.path, *other = st->shard[b->shard].file.path;
         if (a->shard == b->shard) return error_set(err, ERR_INPUT, "%s: tensor %.120s appears twice", one, a->name);
         return error_set(err, ERR_INPUT, "tensor %.120s is in %s and in %s", a->name, one, other);
     }
@@ -447,5 +402,5 @@ Status safetensors_read(const Safetensors *st, const SafetensorsEntry *e, uint64
                         Error *err)
 {
     CHECK(first <= e->bytes && n <= e->bytes - first);
-    return read_at(&st->shard[e->shard], e->offset + first, out, n, err);
+    return data_file_read(&st->shard[e->shard].file, e->offset + first, out, n, err);
 }
