@@ -3,7 +3,9 @@ BUILD ?= build
 MODEL ?= nano
 OP    ?=
 
-.PHONY: all build serve check check-all check-kernels bench-kernels bench bench-drafts verify debug tsan faults lint format clean setup
+PREFIX ?= /usr/local
+
+.PHONY: all install uninstall deb build serve check check-all check-kernels bench-kernels bench bench-drafts verify debug tsan faults lint format clean setup
 
 all: build
 
@@ -16,6 +18,19 @@ $(BUILD)/build.ninja: | setup
 
 build: setup $(BUILD)/build.ninja
 	@out=$$(ninja -C $(BUILD) --quiet tandem) || { echo "$$out"; exit 1; }
+
+# DESTDIR and PREFIX as usual; what was installed is written down in build/, for uninstall.
+install: build
+	@ninja -C $(BUILD) --quiet docs/tandem.1 docs/tandem >/dev/null
+	@meson setup --reconfigure $(BUILD) -Dprefix=$(PREFIX) >/dev/null
+	@DESTDIR=$(DESTDIR) meson install -C $(BUILD) --no-rebuild --quiet
+
+uninstall:
+	@ninja -C $(BUILD) --quiet uninstall >/dev/null
+
+deb: build
+	@ninja -C $(BUILD) --quiet docs/tandem.1 docs/tandem >/dev/null
+	@scripts/deb $(BUILD)
 
 serve: build
 	@exec $(BUILD)/tandem serve $(MODEL)
