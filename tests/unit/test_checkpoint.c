@@ -171,13 +171,7 @@ static void gptq_v2_zeros_are_as_stored(void **state)
     float *v1 = decode(c, t);
     checkpoint_set_gptq_v2(c);
     float *v2 = decode(c, t);
-    int n_less = 0, n_wrapped = 0; /* q - (z + 1) against q - z: one step of the scale apart, or fifteen back */
-    for (int64_t i = 0; i < t->stored.n_out * t->stored.n_in; i++) {
-        n_less += v1[i] < v2[i];
-        n_wrapped += v1[i] > v2[i];
-    }
-    assert_int_equal(n_less + n_wrapped, t->stored.n_out * t->stored.n_in);
-    assert_true(n_less > 8 * n_wrapped && n_wrapped > 0);
+    for (int64_t i = 0; i < t->stored.n_out * t->stored.n_in; i++) assert_true(v1[i] < v2[i]); /* q - (z + 1) < q - z */
     free(v1);
     free(v2);
     checkpoint_close(c);

@@ -185,6 +185,27 @@ static void rows_have_bytes(void **state)
     assert_true(quant_geometry(QUANT_Q4_0)->in_rows && !quant_geometry(QUANT_GPTQ)->in_rows);
 }
 
+/* A stored zero point of 15 in a v1 file is 0: nothing is carried into its neighbour. */
+static void gptq_zero_points_wrap(void **state)
+{
+    uint32_t codes[8], zeros[1] = { 0x7777f7f7 };
+    uint16_t scales[8];
+    float out[8];
+    for (int n = 0; n < 8; n++) codes[n] = 0x99999999;
+    for (int n = 0; n < 8; n++) scales[n] = 0x3c00; /* 1 */
+    QuantMatrix m = { .format = QUANT_GPTQ, .n_out = 8, .n_in = 8, .codes = codes, .scales = scales, .zeros = zeros,
+                      .scale_type = DT_F16, .group_out = 1, .group_in = 8, .global = 1, .zero_offset = 1 };
+    static const float v1[8] = { 1, 9, 1, 9, 1, 1, 1, 1 }, v2[8] = { 2, -6, 2, -6, 2, 2, 2, 2 };
+    for (int n = 0; n < 8; n++) {
+        m.zero_offset = 1;
+        quant_decode_row(&m, n, out);
+        assert_true(out[0] == v1[n] && out[7] == v1[n]);
+        m.zero_offset = 0;
+        quant_decode_row(&m, n, out);
+        assert_true(out[0] == v2[n] && out[7] == v2[n]);
+    }
+}
+
 /* --- what is refused ------------------------------------------------------------------------------------------------ */
 
 static void expect_refused(const QuantMatrix *m, const char *says)
@@ -405,6 +426,7 @@ int main(void)
         cmocka_unit_test(blocks_decode_as_published),
         cmocka_unit_test(a_global_scale_multiplies_blocks),
         cmocka_unit_test(rows_have_bytes),
+        cmocka_unit_test(gptq_zero_points_wrap),
         cmocka_unit_test(blocks_without_finite_scales_are_refused),
         cmocka_unit_test(parts_without_finite_weights_are_refused),
         cmocka_unit_test(e4m3_decodes_and_encodes),

@@ -108,6 +108,13 @@ def words(*shape):
     return torch.randint(-2**31, 2**31, shape, generator=rng, dtype=torch.int64).to(torch.int32)
 
 
+def zero_words(*shape):
+    """Without the zero point 15, of which a v1 file means 0 and one path of auto-gptq 16."""
+    nibbles = torch.randint(0, 15, (*shape, 8), generator=rng, dtype=torch.int64)
+    packed = (nibbles << (4 * torch.arange(8))).sum(-1)
+    return torch.where(packed >= 2**31, packed - 2**32, packed).to(torch.int32)
+
+
 def awq(k=64, n=32, group=32):
     packing = module("awq", "utils/packing_utils.py")
     qweight, qzeros, scales = words(k, n // 8), words(k // group, n // 8), short_scales(k // group, n)
@@ -119,7 +126,7 @@ def awq(k=64, n=32, group=32):
 
 def gptq(name, k=64, n=32, group=32, shuffled=False):
     linear = module("auto_gptq", "nn_modules/qlinear/qlinear_cuda.py").QuantLinear(4, group, k, n, False)
-    linear.qweight, linear.qzeros, linear.scales = words(k // 8, n), words(k // group, n // 8), short_scales(k // group, n)
+    linear.qweight, linear.qzeros, linear.scales = words(k // 8, n), zero_words(k // group, n // 8), short_scales(k // group, n)
     if shuffled:
         linear.g_idx = linear.g_idx[torch.randperm(k, generator=rng)].contiguous()
     for part in "qweight", "qzeros", "scales", "g_idx":
