@@ -5,7 +5,7 @@ OP    ?=
 
 PREFIX ?= /usr/local
 
-.PHONY: all install uninstall deb build serve check check-all check-kernels bench-kernels bench bench-drafts verify debug tsan faults lint format clean setup
+.PHONY: all install uninstall deb build serve check check-all check-arm64 check-kernels bench-kernels bench bench-drafts verify debug tsan faults lint format clean setup
 
 all: build
 
@@ -40,6 +40,10 @@ check:
 
 check-all:
 	@scripts/check all
+
+# The program for 64-bit Arm, its tests under qemu. Needs a Debian machine; takes an hour or so.
+check-arm64:
+	@scripts/check_arm64
 
 check-kernels: build
 	@ninja -C $(BUILD) --quiet && meson test -C $(BUILD) --suite kernels --print-errorlogs $(addprefix check_,$(OP))
