@@ -1,7 +1,9 @@
 /* NFC: decompose, order the marks, compose. Tables and composition are utf8proc's.
  *
  * Ordering is ours, because utf8proc swaps neighbours until all is in order: quadratic in the length of a run of marks,
- * and the text comes from strangers. A stable counting sort per run is linear. */
+ * and the text comes from strangers. A stable counting sort per run is linear.
+ *
+ * Characters younger than the original's tables (unicode_age.c) part the text: nothing moves or composes over them. */
 #include "text/unicode_impl.h"
 #include "base/memory.h"
 
@@ -79,7 +81,7 @@ static void order_marks(NfcWork *work, size_t n)
     }
 }
 
-Status nfc_append(Buf *out, const char *text, size_t n, NfcWork *work, Error *err)
+static Status append_stretch(Buf *out, const char *text, size_t n, NfcWork *work, Error *err)
 {
     size_t n_cps = 0;
     if (!decompose(work, text, n, &n_cps) || !work_reserve(work, 2 * n_cps)) {
@@ -92,4 +94,28 @@ Status nfc_append(Buf *out, const char *text, size_t n, NfcWork *work, Error *er
     for (utf8proc_ssize_t i = 0; i < n_composed; i++) buf_codepoint(out, (uint32_t)work->codepoints[i]);
     if (out->failed) return error_set(err, ERR_NOMEM, "no memory to normalise %zu bytes of text", n);
     return OK;
+}
+
+/* Length of the beginning of text[n] that holds no inert character. */
+static size_t stretch_bytes(const char *text, size_t n)
+{
+    const char *end = text + n;
+    for (const char *at = text; at < end;) {
+        const char *begin = at;
+        if (nfc_is_inert(utf8_read(&at))) return (size_t)(begin - text);
+    }
+    return n;
+}
+
+Status nfc_append(Buf *out, const char *text, size_t n, NfcWork *work, Error *err)
+{
+    const char *end = text + n;
+    while (text < end) {
+        size_t stretch = stretch_bytes(text, (size_t)(end - text));
+        Status status = append_stretch(out, text, stretch, work, err);
+        if (status != OK) return status;
+        text += stretch;
+        if (text < end) buf_codepoint(out, utf8_read(&text));
+    }
+    return out->failed ? error_set(err, ERR_NOMEM, "no memory to normalise %zu bytes of text", n) : OK;
 }

@@ -2,7 +2,8 @@
  * them are both pieces ("isolated"), and a piece is all that the next step's look-ahead can see.
  *
  * PCRE2 with its JIT knows the same characters as Oniguruma, which the published tokenizers were made with, except one:
- * its \s holds U+180E. So \s and \S are spelt out before compiling. Where the system forbids a JIT its interpreter
+ * its \s holds U+180E, and but for its age: younger characters are replaced by stand-ins of the same length in the copy
+ * that the patterns see. So \s and \S are spelt out before compiling. Where the system forbids a JIT its interpreter
  * runs: slower, the same cuts. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/tokenizer_impl.h"
@@ -28,6 +29,7 @@ struct PreTokenizeWork {
     pcre2_match_context *context;
     pcre2_jit_stack     *stack;
     pcre2_match_data    *match[MAX_PRETOKENIZE_STEPS]; /* one a step: they nest */
+    Buf                  shown;                        /* the text with stand-ins, when it needs any */
 };
 
 static void *pcre2_memory(size_t bytes, void *user)
@@ -127,6 +129,7 @@ Status pretokenize_work_open(PreTokenizeWork **out, const PreTokenizer *p, Error
     *out = NULL;
     PreTokenizeWork *work = mem_alloc(sizeof *work);
     bool ok = work != NULL;
+    if (ok) buf_init(&work->shown, SIZE_MAX);
     if (ok) work->context = pcre2_match_context_create(p->general);
     if (ok) work->stack = pcre2_jit_stack_create(JIT_STACK_FIRST_BYTES, JIT_STACK_LAST_BYTES, p->general);
     ok = ok && work->context && work->stack;
@@ -149,12 +152,19 @@ void pretokenize_work_close(PreTokenizeWork *work)
     for (int i = 0; i < MAX_PRETOKENIZE_STEPS; i++) pcre2_match_data_free(work->match[i]);
     pcre2_jit_stack_free(work->stack);
     pcre2_match_context_free(work->context);
+    buf_free(&work->shown);
     mem_free(work);
+}
+
+void pretokenize_work_trim(PreTokenizeWork *work)
+{
+    if (work->shown.capacity > 1 << 20) buf_free(&work->shown);
 }
 
 typedef struct Cut {
     const PreTokenizer *p;
     PreTokenizeWork    *work;
+    const char         *text, *shown; /* what the words are taken from, what the patterns see */
     WordSink            sink;
     void               *user;
     Error              *err;
@@ -188,7 +198,7 @@ static Status next_match(const Cut *c, int i, const char *text, size_t n, size_t
 static Status cut(const Cut *c, int i, const char *text, size_t n)
 {
     if (i == c->p->n_steps) {
-        c->sink(c->user, text, n);
+        c->sink(c->user, c->text + (text - c->shown), n);
         return OK;
     }
     Status status = OK;
@@ -207,9 +217,37 @@ static Status cut(const Cut *c, int i, const char *text, size_t n)
     return status;
 }
 
+/* Where a character from `from` on needs a stand-in; n when none does. */
+static size_t next_young(const char *text, size_t from, size_t n)
+{
+    const char *at = text + from, *end = text + n;
+    while ((at += ascii_bytes(at, (size_t)(end - at))) < end) {
+        const char *begin = at;
+        uint32_t cp = utf8_read(&at);
+        if (category_stand_in(cp) != cp) return (size_t)(begin - text);
+    }
+    return n;
+}
+
+/* The text as the patterns shall see it: itself, nearly always. NULL: no memory. */
+static const char *show(Buf *shown, const char *text, size_t n)
+{
+    size_t young = next_young(text, 0, n);
+    if (young == n) return text;
+    buf_clear(shown);
+    buf_append(shown, text, n);
+    for (; !shown->failed && young < n; young = next_young(text, young, n)) {
+        const char *at = text + young;
+        char *place = shown->data + young;
+        young += (size_t)utf8_encode(category_stand_in(utf8_read(&at)), place);
+    }
+    return shown->failed ? NULL : shown->data;
+}
+
 Status pretokenize(const PreTokenizer *p, PreTokenizeWork *work, const char *text, size_t n, WordSink sink, void *user,
                    Error *err)
 {
-    Cut c = { p, work, sink, user, err };
-    return n > 0 ? cut(&c, 0, text, n) : OK;
+    Cut c = { p, work, text, show(&work->shown, text, n), sink, user, err };
+    if (!c.shown) return error_set(err, ERR_NOMEM, "no memory to tokenize %zu bytes", n);
+    return n > 0 ? cut(&c, 0, c.shown, n) : OK;
 }

@@ -175,6 +175,7 @@ static void scratch_trim(TokenizerScratch *s)
 {
     enum { KEEP_BYTES = 1 << 20 };
     bpe_work_trim(&s->bpe);
+    pretokenize_work_trim(s->pretokenize);
     if (s->nfc.capacity > KEEP_BYTES / sizeof *s->nfc.codepoints) nfc_work_free(&s->nfc);
     if (s->normalized.capacity > KEEP_BYTES) buf_free(&s->normalized);
 }

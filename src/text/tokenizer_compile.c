@@ -25,6 +25,9 @@ typedef struct Compiler {
     Error      *err;
 } Compiler;
 
+/* Digits asks another Unicode than \p{N} does: these came later. */
+#define DIGIT "[\\p{N}\\x{11DE0}-\\x{11DE9}\\x{16FF4}-\\x{16FF6}]"
+
 static const char GPT2_PATTERN[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 static Status refuse(Compiler *c, const char *feature)
@@ -302,7 +305,7 @@ static Status read_pretokenizer(Compiler *c, const json_t *step)
     const char *type = type_of(step);
     if (strcmp(type, "Split") == 0) return read_split(c, step);
     if (strcmp(type, "Digits") == 0) {
-        return add_step(c, false, is_set(step, "individual_digits") ? STR("\\p{N}") : STR("\\p{N}+"));
+        return add_step(c, false, is_set(step, "individual_digits") ? STR(DIGIT) : STR(DIGIT "+"));
     }
     if (strcmp(type, "ByteLevel") != 0) {
         return error_set(c->err, ERR_UNSUPPORTED, "%s asks for the pre-tokenizer \"%.60s\", which is not supported",

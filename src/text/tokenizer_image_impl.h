@@ -3,7 +3,7 @@
 
 #include "text/tokenizer_impl.h"
 
-enum { IMAGE_MAGIC = 0x6B6F7454 /* "Ttok", so another byte order shows too */, IMAGE_VERSION = 1 };
+enum { IMAGE_MAGIC = 0x6B6F7454 /* "Ttok", so another byte order shows too */, IMAGE_VERSION = 2 };
 
 typedef struct ImageHeader {
     uint8_t     sha[32]; /* of everything behind this field */

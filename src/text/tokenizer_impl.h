@@ -117,6 +117,7 @@ typedef void (*WordSink)(void *user, const char *word, size_t n);
 Status pretokenizer_open(PreTokenizer **out, const Vocab *vocab, Error *err);
 void   pretokenizer_close(PreTokenizer *p);
 Status pretokenize_work_open(PreTokenizeWork **out, const PreTokenizer *p, Error *err);
+void   pretokenize_work_trim(PreTokenizeWork *work); /* gives back what one unusual text made it grow to */
 void   pretokenize_work_close(PreTokenizeWork *work);
 /* Gives every word of valid UTF-8 text to sink, in order, none empty. */
 Status pretokenize(const PreTokenizer *p, PreTokenizeWork *work, const char *text, size_t n, WordSink sink, void *user,

@@ -71,6 +71,11 @@ static size_t skip_ascii(const char *text, size_t at, size_t n)
     return at;
 }
 
+size_t ascii_bytes(const char *text, size_t n)
+{
+    return skip_ascii(text, 0, n);
+}
+
 size_t utf8_valid_bytes(const char *text, size_t n)
 {
     uint32_t cp;

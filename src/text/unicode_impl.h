@@ -18,6 +18,8 @@ int    utf8_encode(uint32_t cp, char out[4]);       /* bytes written */
 void   buf_codepoint(Buf *b, uint32_t cp);
 size_t utf8_valid_bytes(const char *text, size_t n); /* offset of the first ill-formed byte, n when there is none */
 
+size_t ascii_bytes(const char *text, size_t n);      /* how many it begins with */
+
 /* The same for text already known to be well formed: no checks. */
 uint32_t utf8_read(const char **p);
 size_t   utf8_count(const char *text, size_t n); /* characters */
@@ -27,6 +29,10 @@ bool char_is_space(uint32_t cp); /* str.isspace() of Python, which strip() and s
 /* True when `text` is unchanged by NFC for a reason that is quickly seen: all its characters lie in blocks where
  * nothing composes, decomposes or combines. False says nothing. */
 bool nfc_is_obvious(const char *text, size_t n);
+
+/* What the original tokenizers, whose Unicode is another, make of cp. */
+bool     nfc_is_inert(uint32_t cp);      /* NFC leaves it where it stands, and nothing passes it */
+uint32_t category_stand_in(uint32_t cp); /* an older character of the same category and length in UTF-8; else cp */
 
 /* NFC of well-formed text, appended to out. Linear in n also for long runs of combining marks. work is scratch. */
 typedef struct NfcWork {
