@@ -1,5 +1,6 @@
 /* Weights: what is put in comes out, from every type, in every order; and the memory they live in. */
 #include "backend/backend.h"
+#include "backend/cpu/first_touch.h"
 #include "base/memory.h"
 
 #include <stdarg.h>
@@ -8,6 +9,8 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static Backend *backend;
 
@@ -193,6 +196,27 @@ static void no_memory_is_an_error(void **state)
     assert_null(backend_alloc(backend, (size_t)1 << 62));
 }
 
+/* First touch by several workers: every page is there afterwards, and still zero. */
+static void touching_reaches_every_page(void **state)
+{
+    enum { N_OUT = 16 * 37, N_IN = 3000 };
+    Backend *b;
+    Weight w;
+    Error err = { 0 };
+    BackendOptions options = { .n_workers = 3 };
+    assert_int_equal(backend_open_cpu(&b, &options, &err), OK);
+    assert_int_equal(weight_alloc(b, &w, N_OUT, N_IN, contract_for(MATH_F32, N_IN, 0), &err), OK);
+    first_touch_weight(b, &w);
+    size_t bytes = weight_bytes(N_OUT, N_IN, &w.contract), page = (size_t)sysconf(_SC_PAGESIZE);
+    unsigned char *is_resident = mem_alloc(bytes / page + 1);
+    assert_int_equal(mincore(w.data, bytes, is_resident), 0);
+    for (size_t i = 0; i < bytes / page; i++) assert_true(is_resident[i] & 1);
+    for (size_t i = 0; i < bytes; i += 4096) assert_int_equal(((const char *)w.data)[i], 0);
+    mem_free(is_resident);
+    backend_free(b, w.data);
+    backend_close(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -203,6 +227,7 @@ int main(void)
         cmocka_unit_test(unsupported_modes_are_refused),
         cmocka_unit_test(memory_is_zeroed_aligned_and_counted),
         cmocka_unit_test(no_memory_is_an_error),
+        cmocka_unit_test(touching_reaches_every_page),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }

@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { MOST = 5 };
@@ -96,6 +97,22 @@ static void sleeping_workers_wake(void **state)
         stream_parallel(backend_stream(b), count_call, &job);
         for (int i = 0; i < 3; i++) assert_int_equal(job.calls[i], round);
     }
+    backend_close(b);
+}
+
+/* Processor time, not time: a worker that spins uses one tenth of a second in one tenth of a second. */
+static void idle_workers_use_no_processor(void **state)
+{
+    Backend *b = open_backend(MOST);
+    Job job = { { 0 } };
+    struct timespec before, after;
+    stream_parallel(backend_stream(b), count_call, &job);
+    usleep(20 * 1000); /* they look for more work for a while */
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+    usleep(100 * 1000);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+    int64_t us = (after.tv_sec - before.tv_sec) * 1000000 + (after.tv_nsec - before.tv_nsec) / 1000;
+    if (us > 20 * 1000) fail_msg("%d idle workers used %d us of processor time in 100 ms", MOST - 1, (int)us);
     backend_close(b);
 }
 
@@ -276,6 +293,7 @@ int main(void)
         cmocka_unit_test(threads_really_help),
         cmocka_unit_test(fewer_workers_when_asked),
         cmocka_unit_test(sleeping_workers_wake),
+        cmocka_unit_test(idle_workers_use_no_processor),
         cmocka_unit_test(shares_cover_all_items_once),
         cmocka_unit_test(little_work_stays_here),
         cmocka_unit_test(scratch_is_apart),

@@ -13,7 +13,7 @@
 
 #include <sys/mman.h>
 
-enum { HEADER_BYTES = 64, HEADER_PAGE_BYTES = 4096, HUGE_BYTES = 2 << 20, MAPPED_FROM_BYTES = 1 << 20 };
+enum { HEADER_BYTES = 64, SMALL_PAGE_BYTES = 4096, HEADER_PAGE_BYTES = SMALL_PAGE_BYTES, HUGE_BYTES = 2 << 20, MAPPED_FROM_BYTES = 1 << 20 };
 
 typedef struct Header {
     size_t bytes;        /* asked for */
@@ -66,6 +66,12 @@ void *pages_alloc(size_t bytes)
 size_t pages_bytes(void *p)
 {
     return header_of(p)->bytes;
+}
+
+void pages_touch(void *p, size_t bytes)
+{
+    char *end = (char *)p + bytes;
+    for (char *page = align_up(p, SMALL_PAGE_BYTES); page < end; page += SMALL_PAGE_BYTES) *(volatile char *)page = 0;
 }
 
 void pages_free(void *p)

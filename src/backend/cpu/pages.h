@@ -6,3 +6,7 @@
 void  *pages_alloc(size_t bytes); /* NULL: none left */
 size_t pages_bytes(void *p);      /* what was asked for */
 void   pages_free(void *p);       /* copes with NULL */
+
+/* Writes to every page that begins in [p, p + bytes), of zeroed memory: from then on they lie in the memory nearest to
+ * the calling thread's processor. */
+void pages_touch(void *p, size_t bytes);

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Processors' worth of time that a container grants (cgroup v2), rounded up; `most` when there is no limit.
  * More workers than that would be stopped in the middle of an op until the next period. */
@@ -77,4 +78,14 @@ Status processors_find(Processors *p, const char *cpuset, Error *err)
     }
     p->n_granted = granted_cpus(p->n);
     return OK;
+}
+
+bool memory_has_nodes(void)
+{
+    char nodes[64] = "";
+    FILE *f = fopen("/sys/devices/system/node/has_memory", "r"); /* "0", or a list such as 0-1 */
+    if (!f) return false;
+    bool is_list = fgets(nodes, sizeof nodes, f) && strpbrk(nodes, "-,");
+    fclose(f);
+    return is_list;
 }

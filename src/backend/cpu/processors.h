@@ -3,6 +3,8 @@
 
 #include "base/error.h"
 
+#include <stdbool.h>
+
 enum { MAX_PROCESSORS = 1024 };
 
 typedef struct Processors {
@@ -13,3 +15,6 @@ typedef struct Processors {
 
 /* cpuset: "0-3,8"; each must be one that the process may use. NULL: all of those. */
 Status processors_find(Processors *p, const char *cpuset, Error *err);
+
+/* Several memory nodes: where a page lies matters, and it lies with the processor that wrote to it first. */
+bool memory_has_nodes(void);

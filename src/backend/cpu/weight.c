@@ -11,6 +11,8 @@
  * first. A row count that does not end on a panel writes single rows. */
 #include "backend/backend.h"
 
+#include "backend/cpu/first_touch.h"
+#include "backend/cpu/processors.h"
 #include "backend/device.h"
 #include "base/memory.h"
 
@@ -47,9 +49,11 @@ Status weight_alloc(Backend *b, Weight *w, int64_t n_out, int64_t n_in, Contract
         bytes = module->weight_bytes(n_out, n_in, &w->contract);
     }
     w->data = backend_alloc_device(b, bytes);
-    if (w->data) return OK;
-    return error_set(err, ERR_NOMEM, "no memory for a weight of %lld x %lld (%zu bytes)", (long long)n_out,
-                     (long long)n_in, bytes);
+    if (!w->data)
+        return error_set(err, ERR_NOMEM, "no memory for a weight of %lld x %lld (%zu bytes)", (long long)n_out,
+                         (long long)n_in, bytes);
+    if (!module && memory_has_nodes()) first_touch_weight(b, w);
+    return OK;
 }
 
 /* ---- one row of words out of a stored type ---- */
