@@ -35,6 +35,7 @@ static Status choose_variant(Backend *b, const char *mask, Error *err)
                                "CPU_MASK must be scalar, avx2, avx512, avx512-bf16 or neon, got \"%s\"", mask);
     }
     cpu_ops_fill(&b->ops, features);
+    b->stream.linear_blocks = cpu_linear_blocks(features);
     b->variant = cpu_variant_name(features);
     return OK;
 }

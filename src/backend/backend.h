@@ -57,6 +57,7 @@ uint64_t backend_available(const Backend *b); /* bytes a device can still give; 
  * CPU layout: panels of WEIGHT_PANEL outputs; in a panel, k ascending; for bf16 pairs of k together:
  *   bf16   panel[n / 16][k / 2][n % 16][k % 2]
  *   f32    panel[n / 16][k][n % 16]
+ *   stored blocks: cpu/blocks.h
  * n_out is padded to whole panels with zero rows, n_in (bf16) to even with zeros. */
 enum { WEIGHT_PANEL = 16 };
 typedef struct Weight {
@@ -64,6 +65,7 @@ typedef struct Weight {
     int64_t  n_out, n_in;
     Contract contract;
     const Backend *device; /* whose memory and layout it has; NULL: the CPU layout above */
+    float    global;       /* second-level scale of NVFP4; 1 otherwise */
 } Weight;
 
 size_t weight_bytes(int64_t n_out, int64_t n_in, const Contract *c);
@@ -75,6 +77,14 @@ Status weight_alloc(Backend *b, Weight *w, int64_t n_out, int64_t n_in, Contract
  * May be called in any order, from any thread for separate panels. bf16 contracts take F32/F16 sources by one
  * rounding. */
 void weight_put_rows(Weight *w, int64_t first, int64_t n, const void *rows, DType source);
+
+/* The same for a weight in stored blocks: output rows first .. first + rows->n_out, of the contract's format. Separate panels
+ * from separate threads. */
+void weight_put_blocks(Weight *w, int64_t first, const QuantMatrix *rows);
+/* Whether weights of this format can be computed with as they are stored, n_in inputs long. */
+bool weight_takes_blocks(QuantFormat format, int64_t n_in);
+/* Their contract. */
+Contract weight_blocks_contract(QuantFormat format, int64_t n_in, int row_parallel, DType in);
 
 /* One row widened to float32 (embedding lookup on the host, tests). */
 void weight_get_row(const Weight *w, int64_t row, float *out);

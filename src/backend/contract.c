@@ -1,6 +1,13 @@
 /* Which contract a weight gets: decided from the weight alone. */
 #include "backend/contract.h"
 
+/* Eight parts whatever the number of ranks is today, so that 1, 2, 4 and 8 ranks give the same bits. */
+static Contract cut(Contract c, int64_t n_in, int64_t step)
+{
+    for (c.k_parts = MAX_K_PARTS; c.k_parts > 1 && n_in % (c.k_parts * step) != 0;) c.k_parts /= 2;
+    return c;
+}
+
 Contract contract_for(MathMode mode, int64_t n_in, int row_parallel)
 {
     Contract c = { .mode = mode, .k_step = 1, .k_parts = 1, .in = DT_F32, .out = DT_F32 };
@@ -8,8 +15,11 @@ Contract contract_for(MathMode mode, int64_t n_in, int row_parallel)
         c.k_step = 2;
         c.in = DT_BF16;
     }
-    if (!row_parallel) return c;
-    /* Eight parts whatever the number of ranks is today, so that 1, 2, 4 and 8 ranks give the same bits. */
-    for (c.k_parts = MAX_K_PARTS; c.k_parts > 1 && n_in % (c.k_parts * c.k_step) != 0;) c.k_parts /= 2;
-    return c;
+    return row_parallel ? cut(c, n_in, c.k_step) : c;
+}
+
+Contract contract_for_blocks(QuantFormat format, int64_t unit, int64_t n_in, int row_parallel, DType in)
+{
+    Contract c = { .mode = MATH_INT8_BLOCK, .k_step = 32, .k_chunk = 32, .k_parts = 1, .in = in, .out = DT_F32, .format = format };
+    return row_parallel ? cut(c, n_in, unit) : c;
 }

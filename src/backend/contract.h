@@ -10,12 +10,21 @@
  *         MATH_BF16   k_step 2:  acc = fma(x[2i], w[2i], fma(x[2i+1], w[2i+1], acc))
  *                     denormal inputs and results are zero (what the bf16 dot instruction does)
  *         MATH_F32    k_step 1:  acc = fma(x[k], w[k], acc)
+ *         MATH_INT8_BLOCK   k_step 32, weights as stored blocks: weight = scale * (code - offset) + min
+ *                     a block of 32 inputs becomes integers: amax = the largest magnitude, s = amax / 127,
+ *                     q = x * (127 / amax) rounded to the nearest, ties to even (amax < 1e-30: all zero; an input that is
+ *                     not finite: s is NaN). Then for each group of inputs that share a scale, ascending,
+ *                         acc = fma((float)(sum of q * (code - offset)), scale * s, acc)
+ *                     and where the format has a minimum  acc = fma(min, s * (float)(sum of q), acc)
+ *                     Integer sums are exact, so their order is free. scale and min are what decoding multiplies with and
+ *                     adds: for blocks of two levels d * scale and -(dmin * min), for NVFP4 0.5 * (e4m3 * global) with
+ *                     doubled codes
  *   - parts are added as a binary tree: ((p0+p1)+(p2+p3))+((p4+p5)+(p6+p7)).
  * The engine and worker threads run with denormals-as-zero and flush-to-zero set, so that scalar code
  * and the instruction agree (numeric_mode_enter in backend.h). */
 #pragma once
 
-#include "tensor/dtype.h"
+#include "tensor/quant.h"
 
 #include <stdint.h>
 
@@ -31,6 +40,7 @@ typedef struct Contract {
     uint16_t k_chunk; /* inputs between two uses of a scale; 0 = no scales */
     uint16_t k_parts; /* 1, 2, 4 or 8 */
     DType    in, out; /* activations are rounded once to `in`; sums leave as `out` (float32) */
+    QuantFormat format; /* of MATH_INT8_BLOCK; else QUANT_NONE */
 } Contract;
 
 /* Numbers that hold for a whole model. */
@@ -48,3 +58,5 @@ typedef struct Numerics {
 
 /* Contract of a weight. row_parallel: o_proj, down_proj, out_proj, whose K is cut over ranks. */
 Contract contract_for(MathMode mode, int64_t n_in, int row_parallel);
+/* The same for one in stored blocks, whose inputs are rounded to `in` first. unit: inputs that cannot be parted. */
+Contract contract_for_blocks(QuantFormat format, int64_t unit, int64_t n_in, int row_parallel, DType in);

@@ -17,7 +17,7 @@
 typedef struct Device Device;
 typedef enum DeviceMemory { DEVICE_ONLY, DEVICE_SHARED } DeviceMemory;
 
-enum { DEVICE_ABI = 2 };
+enum { DEVICE_ABI = 3 };
 
 typedef struct DeviceModule {
     int         abi;

@@ -237,7 +237,8 @@ void decoder_mlp(Decoder *d, Stream *st, const MlpWeights *w)
     const Ops *op = d->model.ops;
     Scratch *s = &d->scratch;
     op->rms_norm(st, s->normed, s->hidden, w->norm, d->config.rms_norm_eps);
-    if (op->linear_silu_mul) {
+    bool is_dense = w->gate_proj.contract.mode != MATH_INT8_BLOCK && w->up_proj.contract.mode != MATH_INT8_BLOCK;
+    if (op->linear_silu_mul && is_dense) {
         op->linear_silu_mul(st, s->product, s->normed, &w->gate_proj, &w->up_proj);
     } else {
         op->linear(st, s->normed, (LinearJob[]){ { s->gate, &w->gate_proj }, { s->up, &w->up_proj } }, 2);

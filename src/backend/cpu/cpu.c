@@ -1,5 +1,5 @@
 /* The table of operations of this machine: scalar first, then what its instructions allow on top. */
-#include "backend/cpu/cpu_impl.h"
+#include "backend/cpu/linear_blocks.h"
 
 #include <string.h>
 
@@ -69,6 +69,14 @@ void cpu_ops_fill(Ops *ops, unsigned features)
     add_variants(ops, features);
 }
 
+LinearSpansFn cpu_linear_blocks(unsigned features)
+{
+#if defined(__x86_64__)
+    if (features & CPU_AVX512_VNNI) return blocks_avx512_vnni_spans;
+#endif
+    return blocks_scalar_spans;
+}
+
 /* ---- names ---- */
 
 /* Best last. A machine has features of one family only. */
@@ -83,12 +91,18 @@ static const struct Variant {
     { "neon", CPU_FMA | CPU_NEON },
 };
 
+/* Integer dot products come along with the wide registers where the machine has them. */
+static unsigned allowed_by(const struct Variant *v)
+{
+    return v->needs & CPU_AVX512 ? v->needs | CPU_AVX512_VNNI : v->needs;
+}
+
 unsigned cpu_mask_features(const char *mask, unsigned features, bool *ok)
 {
     *ok = true;
     if (!mask || !*mask) return features;
     for (int i = 0; i < COUNT(variants); i++)
-        if (strcmp(mask, variants[i].name) == 0) return features & variants[i].needs;
+        if (strcmp(mask, variants[i].name) == 0) return features & allowed_by(&variants[i]);
     *ok = false;
     return 0;
 }

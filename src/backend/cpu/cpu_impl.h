@@ -48,12 +48,23 @@ void cpu_avx512_add_conv(Ops *ops);
 void cpu_avx512_add_gated_delta(Ops *ops);
 void cpu_avx512_bf16_add_linear(Ops *ops);
 
+/* Panels [first, end) of one job of a linear: one worker's share of it. */
+typedef struct LinearSpan {
+    const LinearJob *job;
+    int64_t          first, end;
+} LinearSpan;
+
+/* Computes the outputs of some spans for all rows of x. scratch: worker_scratch(). */
+typedef void (*LinearSpansFn)(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
+LinearSpansFn cpu_linear_blocks(unsigned features); /* the best for these features */
+
 typedef enum CpuFeature {
     CPU_FMA         = 1, /* without it an x86 is refused: fmaf would be a library call */
     CPU_AVX2        = 2,
     CPU_AVX512      = 4, /* F, BW, VL, DQ */
     CPU_AVX512_BF16 = 8,
     CPU_NEON        = 16,
+    CPU_AVX512_VNNI = 32,
 } CpuFeature;
 unsigned cpu_features(void); /* of this machine, unmasked */
 void     cpu_ops_fill(Ops *ops, unsigned features);
@@ -70,6 +81,7 @@ struct Stream {
     Workers  *workers;
     int       n_in_use; /* of them, see stream_use_workers() */
     char     *scratch;  /* [workers][WORKER_SCRATCH_BYTES] */
+    LinearSpansFn linear_blocks; /* linear over weights in stored blocks */
     RowCounts counts;
 };
 

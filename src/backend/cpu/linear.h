@@ -5,16 +5,8 @@
 
 enum { LINEAR_MAX_JOBS = 8 };
 
-/* Panels [first, end) of one job: one worker's share of it. */
-typedef struct LinearSpan {
-    const LinearJob *job;
-    int64_t          first, end;
-} LinearSpan;
-
-/* Computes the outputs of some spans for all rows of x. scratch: worker_scratch(). */
-typedef void (*LinearSpansFn)(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
-
-/* linear as one function per worker: counts rows, cuts the panels of every job into even, contiguous shares. */
+/* linear as one function per worker: counts rows, cuts the panels of every job into even, contiguous shares. Jobs whose
+ * weights are stored blocks go to the stream's function for them, the others to fn. */
 void linear_spread(Stream *st, Tensor x, const LinearJob *jobs, int n_jobs, LinearSpansFn fn);
 
 /* linear_silu_mul: panels [first, end) of gate and up, their products to the same columns of out. */

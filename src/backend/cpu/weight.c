@@ -11,6 +11,7 @@
  * first. A row count that does not end on a panel writes single rows. */
 #include "backend/backend.h"
 
+#include "backend/cpu/blocks.h"
 #include "backend/cpu/first_touch.h"
 #include "backend/cpu/processors.h"
 #include "backend/device.h"
@@ -28,8 +29,29 @@ static int64_t words_of(const Weight *w)
     return w->contract.mode == MATH_BF16 ? (w->n_in + 1) / 2 : w->n_in;
 }
 
+bool weight_takes_blocks(QuantFormat format, int64_t n_in)
+{
+    const BlockLayout *l = block_layout(format);
+    return l && n_in > 0 && n_in % l->unit == 0;
+}
+
+Contract weight_blocks_contract(QuantFormat format, int64_t n_in, int row_parallel, DType in)
+{
+    CHECK(weight_takes_blocks(format, n_in));
+    return contract_for_blocks(format, block_layout(format)->unit, n_in, row_parallel, in);
+}
+
+void weight_put_blocks(Weight *w, int64_t first, const QuantMatrix *rows)
+{
+    blocks_put_rows(w, first, rows);
+}
+
 size_t weight_bytes(int64_t n_out, int64_t n_in, const Contract *c)
 {
+    if (c->mode == MATH_INT8_BLOCK) {
+        const BlockLayout *l = block_layout(c->format);
+        return (size_t)round_up(n_out, WEIGHT_PANEL) / WEIGHT_PANEL * (size_t)(n_in / l->unit) * block_unit_bytes(l);
+    }
     Weight w = { NULL, n_out, n_in, *c };
     return (size_t)round_up(n_out, WEIGHT_PANEL) * (size_t)words_of(&w) * sizeof(uint32_t);
 }
@@ -38,10 +60,9 @@ Status weight_alloc(Backend *b, Weight *w, int64_t n_out, int64_t n_in, Contract
 {
     Device *device;
     const DeviceModule *module = backend_module(b, &device);
-    *w = (Weight){ NULL, n_out, n_in, c };
-    if (c.mode != MATH_BF16 && c.mode != MATH_F32) {
-        return error_set(err, ERR_UNSUPPORTED, "this version computes with bf16 and float32 weights only");
-    }
+    *w = (Weight){ NULL, n_out, n_in, c, .global = 1 };
+    if (c.mode == MATH_INT8_BLOCK ? module != NULL : c.mode != MATH_BF16 && c.mode != MATH_F32)
+        return error_set(err, ERR_UNSUPPORTED, "this version computes with %s weights only", module ? "bf16 and float32" : "bf16, float32 and block");
     size_t bytes = weight_bytes(n_out, n_in, &c);
     if (module) {
         w->device = b;
@@ -200,6 +221,10 @@ void weight_put_rows(Weight *w, int64_t first, int64_t n, const void *rows, DTyp
 
 void weight_get_row(const Weight *w, int64_t row, float *out)
 {
+    if (w->contract.mode == MATH_INT8_BLOCK) {
+        blocks_get_row(w, row, out);
+        return;
+    }
     if (w->device) {
         Device *device;
         const DeviceModule *module = backend_module(w->device, &device);

@@ -14,6 +14,7 @@ unsigned cpu_features(void)
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && (f & CPU_AVX2)) {
         f |= CPU_AVX512;
         if (__builtin_cpu_supports("avx512bf16")) f |= CPU_AVX512_BF16;
+        if (__builtin_cpu_supports("avx512vnni")) f |= CPU_AVX512_VNNI;
     }
     return f;
 }

@@ -1,0 +1,243 @@
+/* linear over weights in stored blocks: rows come back as the decoder has them, every variant has the scalar table's bits, and
+ * the table is as far from the exact sum as rounding inputs to eight bits explains. --bench: their speed. */
+#include "check.h"
+
+#include "backend/measure.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const QuantFormat formats[] = { QUANT_Q4_0, QUANT_Q4_1, QUANT_Q5_0, QUANT_Q5_1, QUANT_Q8_0, QUANT_IQ4_NL, QUANT_MXFP4_BLOCKS,
+                                       QUANT_NVFP4_BLOCKS, QUANT_Q4_K, QUANT_Q5_K, QUANT_Q6_K, QUANT_NVFP4, QUANT_MXFP4 };
+
+/* ---- random blocks ---- */
+
+static void put_half(Check *c, uint8_t *at)
+{
+    /* 2^-14 .. 2^-3, either sign, now and then zero or a denormal */
+    uint32_t r = check_u32(c);
+    uint16_t h = (uint16_t)((r & 0x83ff) | (1 + r % 11) << 10);
+    if (r >> 28 == 0) h = r >> 27 & 1 ? 0 : (uint16_t)(r & 0x3ff);
+    memcpy(at, &h, sizeof h);
+}
+
+/* Where halves stand in a block; the rest may be anything. */
+static void mend_scales(Check *c, QuantFormat f, uint8_t *b)
+{
+    switch (f) {
+    case QUANT_Q4_1:
+    case QUANT_Q5_1:
+    case QUANT_Q4_K:
+    case QUANT_Q5_K: put_half(c, b + 2); /* fall through */
+    case QUANT_Q4_0:
+    case QUANT_Q5_0:
+    case QUANT_Q8_0:
+    case QUANT_IQ4_NL: put_half(c, b); break;
+    case QUANT_Q6_K: put_half(c, b + 208); break;
+    case QUANT_MXFP4_BLOCKS: b[0] = (uint8_t)(110 + check_int(c, 0, 20)); break;
+    case QUANT_NVFP4_BLOCKS:
+        for (int i = 0; i < 4; i++) b[i] = (uint8_t)check_int(c, 0, 126);
+        break;
+    default: break;
+    }
+}
+
+static QuantMatrix random_matrix(Check *c, QuantFormat f, int64_t n_out, int64_t n_in)
+{
+    const QuantGeometry *g = quant_geometry(f);
+    size_t bytes = (size_t)(n_out * (n_in / g->block)) * (size_t)g->block_bytes, n_scales = (size_t)(n_out * n_in / 16);
+    uint8_t *codes = check_alloc(c, bytes), *scales = check_alloc(c, n_scales);
+    for (size_t i = 0; i < bytes; i++) codes[i] = (uint8_t)check_u32(c);
+    for (size_t i = 0; i < n_scales; i++) scales[i] = (uint8_t)(f == QUANT_MXFP4 ? check_int(c, 110, 130) : check_int(c, 0, 126));
+    if (quant_is_blocks(f))
+        for (size_t at = 0; at < bytes; at += (size_t)g->block_bytes) mend_scales(c, f, codes + at);
+    return (QuantMatrix){ .format = f, .n_out = n_out, .n_in = n_in, .codes = codes, .scales = scales, .group_out = 1,
+                          .scale_type = f == QUANT_MXFP4 ? DT_U8 : DT_F8_E4M3, .group_in = f == QUANT_MXFP4 ? 32 : 16,
+                          .global = f == QUANT_NVFP4 ? 0.037f : 1 };
+}
+
+/* Rows in two pieces, the second first. */
+static Weight weight_of(Check *c, const QuantMatrix *m, int row_parallel)
+{
+    Error err = { 0 };
+    Weight w;
+    Contract contract = weight_blocks_contract(m->format, m->n_in, row_parallel, DT_BF16);
+    const QuantGeometry *g = quant_geometry(m->format);
+    int64_t half = m->n_out / 2;
+    w = (Weight){ check_alloc(c, weight_bytes(m->n_out, m->n_in, &contract)), m->n_out, m->n_in, contract, .global = m->global };
+    if (!weight_takes_blocks(m->format, m->n_in)) error_set(&err, ERR_INPUT, "no kernel");
+    check_that(c, err.status == OK, "this format has a kernel");
+    QuantMatrix low = *m, high = *m;
+    low.n_out = half;
+    high.n_out = m->n_out - half;
+    high.codes = (const uint8_t *)m->codes + (size_t)(half * (m->n_in / g->block)) * (size_t)g->block_bytes;
+    high.scales = (const uint8_t *)m->scales + half * m->n_in / m->group_in;
+    weight_put_blocks(&w, half, &high);
+    weight_put_blocks(&w, 0, &low);
+    return w;
+}
+
+/* ---- checks ---- */
+
+static void check_rows(Check *c, QuantFormat f)
+{
+    enum { N_OUT = 37, N_IN = 512 };
+    check_label(c, "%s decoded", quant_geometry(f)->name);
+    QuantMatrix m = random_matrix(c, f, N_OUT, N_IN);
+    Weight w = weight_of(c, &m, 0);
+    float want[N_IN], got[N_IN];
+    bool same = true;
+    for (int64_t row = 0; row < N_OUT; row++) {
+        quant_decode_row(&m, row, want);
+        weight_get_row(&w, row, got);
+        for (int k = 0; k < N_IN; k++) same &= want[k] == got[k];
+    }
+    check_that(c, same, "rows come back as the decoder has them");
+    check_done(c);
+}
+
+static void check_variants(Check *c, QuantFormat f, int64_t n_out, int64_t n_in, int n_rows, int row_parallel, Fill fill, DType in)
+{
+    check_label(c, "%s M=%d K=%lld N=%lld fill=%d", quant_geometry(f)->name, n_rows, (long long)n_in, (long long)n_out, fill);
+    QuantMatrix m = random_matrix(c, f, n_out, n_in);
+    Weight w = weight_of(c, &m, row_parallel);
+    Tensor x = check_random(c, fill, in, n_rows, n_in);
+    Tensor want = check_output(c, DT_F32, n_rows, n_out), got = check_output(c, DT_F32, n_rows, n_out);
+    LinearJob job = { want, &w };
+    c->reference->linear(c->reference_stream, x, &job, 1);
+    job.out = got;
+    while (check_next_variant(c)) {
+        check_clear(got);
+        c->ops->linear(c->stream, x, &job, 1);
+        check_bits(c, got, want);
+    }
+    check_done(c);
+}
+
+/* A row alone and among others: the same bits. Blocks and dense matrices in one call: each as by itself. */
+static void check_company(Check *c, QuantFormat f)
+{
+    enum { N_OUT = 50, N_IN = 512, ROWS = 21 };
+    check_label(c, "%s in company", quant_geometry(f)->name);
+    QuantMatrix m = random_matrix(c, f, N_OUT, N_IN);
+    Weight w = weight_of(c, &m, 0), dense = check_weight(c, FILL_NORMAL, N_OUT, N_IN, contract_for(MATH_BF16, N_IN, 0));
+    Tensor x = check_random(c, FILL_NORMAL, DT_BF16, ROWS, N_IN);
+    Tensor want = check_output(c, DT_F32, ROWS, N_OUT), want_dense = check_output(c, DT_F32, ROWS, N_OUT);
+    Tensor got = check_output(c, DT_F32, ROWS, N_OUT), got_dense = check_output(c, DT_F32, ROWS, N_OUT);
+    for (int r = 0; r < ROWS; r++) {
+        Tensor row = tensor_2d(tensor_bf16(x, r), DT_BF16, 1, N_IN);
+        LinearJob one = { tensor_2d(tensor_f32(want, r), DT_F32, 1, N_OUT), &w };
+        c->reference->linear(c->reference_stream, row, &one, 1);
+        one = (LinearJob){ tensor_2d(tensor_f32(want_dense, r), DT_F32, 1, N_OUT), &dense };
+        c->reference->linear(c->reference_stream, row, &one, 1);
+    }
+    LinearJob jobs[] = { { got, &w }, { got_dense, &dense } };
+    while (check_next_variant(c)) {
+        check_clear(got);
+        check_clear(got_dense);
+        c->ops->linear(c->stream, x, jobs, 2);
+        check_bits(c, got, want);
+        check_bits(c, got_dense, want_dense);
+    }
+    check_done(c);
+}
+
+/* Against sums of decoded weights in double. An input is off by at most half a step of its block: 1 / 254 of the largest. */
+static void check_sums(Check *c, QuantFormat f)
+{
+    enum { N_OUT = 24, N_IN = 1024, ROWS = 3 };
+    check_label(c, "%s against sums in double", quant_geometry(f)->name);
+    QuantMatrix m = random_matrix(c, f, N_OUT, N_IN);
+    Weight w = weight_of(c, &m, 1);
+    Tensor x = check_random(c, FILL_NORMAL, DT_BF16, ROWS, N_IN), y = check_output(c, DT_F32, ROWS, N_OUT);
+    LinearJob job = { y, &w };
+    float row[N_IN];
+    double worst = 0;
+    c->reference->linear(c->reference_stream, x, &job, 1);
+    for (int64_t n = 0; n < N_OUT; n++) {
+        quant_decode_row(&m, n, row);
+        for (int64_t r = 0; r < ROWS; r++) {
+            double sum = 0, bound = 1e-20;
+            for (int64_t b = 0; b < N_IN; b += 32) {
+                double most = 0, weights = 0;
+                for (int64_t k = b; k < b + 32; k++) {
+                    double xk = bf16_to_f32(tensor_bf16(x, r)[k]);
+                    sum += xk * (double)row[k];
+                    most = fmax(most, fabs(xk));
+                    weights += fabs((double)row[k]);
+                }
+                bound += most / 253.0 * weights + most * weights * 1e-5;
+            }
+            worst = fmax(worst, fabs((double)tensor_f32(y, r)[n] - sum) / bound);
+        }
+    }
+    check_that(c, worst <= 1, "further from the exact sum than eight bits explain");
+    check_that(c, worst > 0, "rounding shows");
+    check_done(c);
+}
+
+/* ---- speed ---- */
+
+static void bench_format(Check *c, QuantFormat f, int64_t n_out, int64_t n_in)
+{
+    static const int rows[] = { 1, 2, 4, 8, 16, 64, 512 };
+    enum { MAX_MATRICES = 128, MAX_M = 512 };
+    Contract contract = weight_blocks_contract(f, n_in, 0, DT_BF16);
+    size_t bytes = weight_bytes(n_out, n_in, &contract);
+    int n = (int)(300e6 / (double)bytes) + 1;
+    if (n > MAX_MATRICES) n = MAX_MATRICES;
+    Weight w[MAX_MATRICES];
+    for (int i = 0; i < n; i++) {
+        Error err = { 0 };
+        if (weight_alloc(c->backend[0], &w[i], n_out, n_in, contract, &err)) return;
+        memset(w[i].data, 0x11, bytes);
+    }
+    Tensor x = check_random(c, FILL_NORMAL, DT_BF16, MAX_M, n_in), y = check_output(c, DT_F32, MAX_M, n_out);
+    for (int r = 0; r < (int)(sizeof rows / sizeof rows[0]); r++) {
+        while (check_next_variant(c)) {
+            if (c->variant != c->n_backends - 1 && rows[r] > 1) continue;
+            check_label(c, "%s %lldx%lld M=%d", quant_geometry(f)->name, (long long)n_out, (long long)n_in, rows[r]);
+            check_work(c, 2.0 * (double)n_out * (double)n_in * rows[r], (double)bytes);
+            int next = 0;
+            LinearJob job = { tensor_rows(y, rows[r]), NULL };
+            CHECK_RUN(c, (job.weight = &w[next++ % n], c->ops->linear(c->stream, tensor_rows(x, rows[r]), &job, 1)));
+        }
+    }
+    for (int i = 0; i < n; i++) backend_free(c->backend[0], w[i].data);
+    check_done(c);
+}
+
+static void bench(Check *c)
+{
+    size_t bytes = 512u << 20;
+    void *data = backend_alloc(c->backend[0], bytes);
+    if (!data) return;
+    memset(data, 1, bytes);
+    printf("best read stream: %.1f GB/s\n", measure_read_bandwidth(backend_stream(c->backend[0]), data, bytes, 2.0) * 1e-9);
+    backend_free(c->backend[0], data);
+    for (int i = 0; i < (int)(sizeof formats / sizeof formats[0]); i++) bench_format(c, formats[i], 4096, 4096);
+}
+
+int main(int argc, char **argv)
+{
+    static const int rows[] = { 1, 2, 3, 5, 8, 9, 17, 64 };
+    Check c;
+    if (!check_begin(&c, argc, argv)) return 2;
+    if (c.bench) {
+        bench(&c);
+        return check_end(&c);
+    }
+    for (int i = 0; i < (int)(sizeof formats / sizeof formats[0]); i++) {
+        QuantFormat f = formats[i];
+        check_rows(&c, f);
+        check_sums(&c, f);
+        check_company(&c, f);
+        for (int r = 0; r < (int)(sizeof rows / sizeof rows[0]); r++) {
+            check_variants(&c, f, 40, 256, rows[r], 0, FILL_NORMAL, DT_BF16);
+            check_variants(&c, f, 33, 2048, rows[r], 1, FILL_BROKEN, r % 2 ? DT_F32 : DT_BF16);
+        }
+        check_variants(&c, f, 100, 1024, 40, 1, FILL_NASTY, DT_BF16);
+    }
+    return check_end(&c);
+}
