@@ -128,7 +128,55 @@ static Value str_isspace(Interp *in, Value self, const Value *a) { return value_
 static Value str_isupper(Interp *in, Value self, const Value *a) { return value_bool(text_is(in, self.s, TEXT_UPPER)); }
 static Value str_islower(Interp *in, Value self, const Value *a) { return value_bool(text_is(in, self.s, TEXT_LOWER)); }
 
+/* The argument that a field of format() means: "" the next, "2" by place, "name" by name. */
+static Value format_argument(Interp *in, Str field, const CallArguments *a, int *next)
+{
+    int64_t at = 0;
+    if (field.len == 0) {
+        at = (*next)++;
+    } else if (text_is(in, field, TEXT_DIGITS) && field.len < 6) {
+        for (size_t i = 0; i < field.len; i++) at = 10 * at + (field.data[i] - '0');
+    } else {
+        for (int i = 0; i < a->n_named; i++) {
+            if (str_equal(a->names[i], field)) return a->values[a->n + i];
+        }
+        return interp_fail(in, "format() has no argument '%.*s'", (int)(field.len < 60 ? field.len : 60), field.data);
+    }
+    if (at >= a->n) return interp_fail(in, "replacement index %lld out of range", (long long)at);
+    return a->values[at];
+}
+
+/* Fields are {}, {0} and {name}; no format specifications, conversions or attributes. */
+static Value str_format(Interp *in, Value self, const CallArguments *a)
+{
+    Buf b;
+    int next = 0;
+    text_begin(&b);
+    const char *p = self.s.data, *end = p + self.s.len;
+    while (p < end && !in->failed && !b.failed && interp_charge(in, 1)) {
+        const char *stop = p;
+        while (stop < end && *stop != '{' && *stop != '}') stop++;
+        buf_append(&b, p, (size_t)(stop - p));
+        interp_charge_bytes(in, (size_t)(stop - p));
+        p = stop + 1;
+        if (stop == end) break;
+        if (p < end && *p == *stop) { /* doubled: itself */
+            buf_append(&b, p++, 1);
+            continue;
+        }
+        const char *close = *stop == '{' ? memchr(p, '}', (size_t)(end - p)) : NULL;
+        Str field = { p, close ? (size_t)(close - p) : 0 };
+        if (!close) interp_fail(in, "single '%c' encountered in format string", *stop);
+        else if (field.len && strcspn(value_copy(in, p, field.len).s.data, ":!.[{") < field.len)
+            interp_fail(in, "format() with more than a name in its braces is not supported");
+        else value_write(in, &b, format_argument(in, field, a, &next));
+        p = close ? close + 1 : end;
+    }
+    return text_end(in, &b);
+}
+
 static const Builtin string_methods[] = {
+    { "format", NULL, str_format, 0, { NULL } },
     { "startswith", str_startswith, NULL, 1, { "prefix" } },
     { "endswith", str_endswith, NULL, 1, { "suffix" } },
     { "strip", str_strip, NULL, 0, { "chars" } },
