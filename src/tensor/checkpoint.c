@@ -7,7 +7,6 @@
 #include "base/memory.h"
 
 #include <stdlib.h>
-#include <sys/stat.h>
 
 enum { MAX_NAME_MEMORY = 1 << 28 };
 
@@ -70,17 +69,10 @@ static Status sort_names(Checkpoint *c, Error *err)
 
 /* ---- opening ---- */
 
-static bool is_gguf(const char *path)
-{
-    size_t n = strlen(path);
-    struct stat st;
-    return n > 5 && strcmp(path + n - 5, ".gguf") == 0 && !(stat(path, &st) == 0 && S_ISDIR(st.st_mode));
-}
-
 static Status open_container(Checkpoint *c, Error *err)
 {
     arena_init(&c->list.names, 1 << 16, MAX_NAME_MEMORY);
-    Status s = is_gguf(c->path) ? gguf_open(&c->gguf, c->path, err) : safetensors_open(&c->st, c->path, err);
+    Status s = gguf_is_path(c->path) ? gguf_open(&c->gguf, c->path, err) : safetensors_open(&c->st, c->path, err);
     if (!s) s = c->gguf ? checkpoint_list_gguf(&c->list, c->gguf, err) : checkpoint_list_safetensors(&c->list, c->st, err);
     if (!s) s = sort_names(c, err);
     for (int i = 0; i < c->list.n; i++) {

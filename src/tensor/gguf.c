@@ -453,6 +453,13 @@ void gguf_close(Gguf *g)
 
 /* ---- asking ---- */
 
+bool gguf_is_path(const char *path)
+{
+    static const char end[] = ".gguf";
+    size_t n = strlen(path), m = sizeof end - 1;
+    return n > m && strcmp(path + n - m, end) == 0 && !dir_exists(path);
+}
+
 const char *gguf_path(const Gguf *g)
 {
     return g->file.path;

@@ -39,6 +39,9 @@ typedef struct GgufTensor {
 
 typedef struct Gguf Gguf;
 
+/* "....gguf", and no directory. */
+bool gguf_is_path(const char *path);
+
 Status gguf_open(Gguf **out, const char *path, Error *err);
 void   gguf_close(Gguf *g);
 

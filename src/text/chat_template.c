@@ -6,7 +6,9 @@
 #include "text/chat_template.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "tensor/gguf.h"
 #include "text/jinja_eval_impl.h"
+#include "text/tokenizer_impl.h"
 
 #include <limits.h>
 
@@ -82,13 +84,15 @@ Status chat_template_open(ChatTemplate **out, const char *dir, Error *err)
     *out = NULL;
     Status status = path_join(path, sizeof path, dir, "chat_template.jinja", err);
     if (status != OK) return status;
-    if (!file_exists(path)) {
+    const bool is_gguf = gguf_is_path(dir);
+    if (!is_gguf && !file_exists(path)) {
         status = path_join(path, sizeof path, dir, "tokenizer_config.json", err);
         if (status != OK) return status;
         if (!file_exists(path)) return error_set(err, ERR_NOT_FOUND, "the model in %s has no chat template", dir);
         return parse_config(out, dir, path, err);
     }
-    status = file_read(path, MAX_TEMPLATE_BYTES, &source, &n, err);
+    status = is_gguf ? gguf_chat_template(&source, &n, dir, err)
+                     : file_read(path, MAX_TEMPLATE_BYTES, &source, &n, err);
     if (status != OK) return status;
     status = chat_template_parse(out, source, n, err);
     mem_free(source);

@@ -8,7 +8,7 @@
 
 typedef struct ChatTemplate ChatTemplate;
 
-/* From dir: chat_template.jinja, else chat_template of tokenizer_config.json. ERR_NOT_FOUND when the model has none. */
+/* From dir: chat_template.jinja, else chat_template of tokenizer_config.json; or from the .gguf file that dir is. ERR_NOT_FOUND when the model has none. */
 Status chat_template_open(ChatTemplate **out, const char *dir, Error *err);
 Status chat_template_parse(ChatTemplate **out, const char *source, size_t n, Error *err);
 void   chat_template_close(ChatTemplate *t);

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/memory.h"
+#include "tensor/gguf.h"
 
 #include <limits.h>
 
@@ -35,6 +36,7 @@ static Status read_special_tokens(Tokenizer *t, const char *dir, Error *err)
 {
     char path[PATH_MAX];
     json_t *config;
+    if (gguf_is_path(dir)) return gguf_special_tokens(t->special, special_names, COUNT(special_names), dir, err);
     Status status = path_join(path, sizeof path, dir, "tokenizer_config.json", err);
     if (status != OK || !file_exists(path)) return status;
     status = json_parse_file(&config, path, MAX_CONFIG_BYTES, err);
@@ -55,8 +57,9 @@ static Status open_parts(Tokenizer *t, const char *dir, const char *cache_dir, E
     char path[PATH_MAX];
     size_t n;
     Status s = path_join(path, sizeof path, dir, "tokenizer.json", err);
-    if (!s) s = cache_take_image(&t->image, &n, path, cache_dir, err);
-    if (!s) s = image_open(&t->vocab, t->image, n, path, err);
+    const char *source = gguf_is_path(dir) ? dir : path;
+    if (!s) s = cache_take_image(&t->image, &n, source, cache_dir, err);
+    if (!s) s = image_open(&t->vocab, t->image, n, source, err);
     if (!s) s = bpe_open(&t->bpe, &t->vocab, err);
     if (!s) s = added_tokens_open(&t->added, &t->vocab, TOKEN_ADDED | TOKEN_NORMALIZED, TOKEN_ADDED, err);
     if (!s) s = added_tokens_open(&t->added_normalized, &t->vocab, TOKEN_ADDED | TOKEN_NORMALIZED,

@@ -10,7 +10,7 @@
 typedef struct Tokenizer Tokenizer;
 typedef struct TokenizerScratch TokenizerScratch;
 
-/* dir holds tokenizer.json (and tokenizer_config.json). cache_dir: where the compiled form is kept and found again by
+/* dir holds tokenizer.json (and tokenizer_config.json), or is a .gguf file with a tokenizer in it. cache_dir: where the compiled form is kept and found again by
  * size, mtime and hash of the source; NULL = no cache. A corrupt or stale cache is rebuilt, a read-only place
  * ignored. */
 Status tokenizer_open(Tokenizer **out, const char *dir, const char *cache_dir, Error *err);

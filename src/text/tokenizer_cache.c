@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "tensor/gguf.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -100,7 +101,8 @@ static Status make_image(char **image, size_t *n, const char *path, SourceStamp 
 {
     char *json;
     size_t n_json;
-    Status status = file_read(path, MAX_SOURCE_BYTES, &json, &n_json, err);
+    Status status = gguf_is_path(path) ? gguf_tokenizer_json(&json, &n_json, path, err)
+                                       : file_read(path, MAX_SOURCE_BYTES, &json, &n_json, err);
     if (status == OK && !bytes_sha(json, n_json, stamp->sha))
         status = error_set(err, ERR_NOMEM, "no memory to read %s", path);
     if (status == OK && cached && source_unchanged(cached, *n, stamp, json, n_json)) {

@@ -139,7 +139,14 @@ Status image_open(Vocab *vocab, const char *image, size_t n, const char *what, E
 const SourceStamp *image_stamp(const char *image); /* of an opened image */
 bool   image_restamp(char *image, size_t n, const SourceStamp *stamp);
 
-/* Image of dir/tokenizer.json from the cache, or compiled and stored there. image: owned, aligned. */
+/* From the metadata of a GGUF file (owned texts): the tokenizer.json that it stands for; the texts of special tokens by
+ * their names ("eos_token"), NULL kept where the file names none; the chat template (ERR_NOT_FOUND: none). */
+Status gguf_tokenizer_json(char **json, size_t *n, const char *path, Error *err);
+Status gguf_special_tokens(char **texts, const char *const *names, int n, const char *path, Error *err);
+Status gguf_chat_template(char **source, size_t *n, const char *path, Error *err);
+
+/* Image of dir/tokenizer.json from the cache, or compiled and stored there; path may be a GGUF file. image:
+ * owned, aligned. */
 Status cache_take_image(char **image, size_t *n, const char *path, const char *cache_dir, Error *err);
 
 bool bytes_sha(const void *data, size_t n, uint8_t digest[32]); /* false: no memory */
