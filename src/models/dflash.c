@@ -175,11 +175,11 @@ static Status borrow_ends(Dflash *n, const ModelInfo *target, Error *err)
     return OK;
 }
 
-static Status open_file(DflashFile *file, const char *dir, const DflashSetup *setup, Safetensors **owned, Error *err)
+static Status open_file(DflashFile *file, const char *dir, const DflashSetup *setup, Checkpoint **owned, Error *err)
 {
     *owned = NULL;
     *file = (DflashFile){ .dir = dir };
-    Status s = setup->load_format == LOAD_DUMMY ? OK : safetensors_open(owned, dir, err);
+    Status s = setup->load_format == LOAD_DUMMY ? OK : checkpoint_open(owned, dir, err);
     file->file = *owned;
     return s;
 }
@@ -192,7 +192,7 @@ Status dflash_open(Dflash **out, const char *dir, const Model *target, Backend *
     if (!n) return error_set(err, ERR_NOMEM, "no memory for a drafter");
     ModelOptions options = { .load_format = setup->load_format, .dummy_seed = setup->dummy_seed };
     DflashFile file;
-    Safetensors *owned;
+    Checkpoint *owned;
     Status s = open_file(&file, dir, setup, &owned, err);
     if (!s && (s = prepare(n, &file, &target->info, backend, setup, err)) != OK) error_prefix(err, "%s", dir);
     if (!s) s = borrow_ends(n, &target->info, err);
@@ -200,7 +200,7 @@ Status dflash_open(Dflash **out, const char *dir, const Model *target, Backend *
     if (!s && (s = weights_load(&n->decoder.weights, file.file, backend, &options, err)) != OK)
         error_prefix(err, "%s", dir);
     if (!s) s = take_scratch(n, err);
-    safetensors_close(owned);
+    checkpoint_close(owned);
     if (s) dflash_close(n);
     else *out = n;
     return s;
@@ -220,7 +220,7 @@ Status dflash_needs(const char *dir, const ModelInfo *target, const DflashSetup 
     Dflash *n = mem_alloc(sizeof *n);
     if (!n) return error_set(err, ERR_NOMEM, "no memory for a drafter");
     DflashFile file;
-    Safetensors *owned;
+    Checkpoint *owned;
     Status s = open_file(&file, dir, setup, &owned, err);
     if (!s && (s = prepare(n, &file, target, NULL, setup, err)) != OK) error_prefix(err, "%s", dir);
     if (!s) {
@@ -228,7 +228,7 @@ Status dflash_needs(const char *dir, const ModelInfo *target, const DflashSetup 
                               .group = dflash_group(n), .n_taps = n->config.n_taps,
                               .is_second = n->config.conv_kernel > 0 };
     }
-    safetensors_close(owned);
+    checkpoint_close(owned);
     dflash_close(n);
     return s;
 }

@@ -57,7 +57,7 @@ static void shape_of(Reader *d, const char *name, int n_dims, int64_t shape[3])
     char full[WEIGHT_NAME_BYTES];
     snprintf(full, sizeof full, "%s%s", d->file->prefix, name);
     memset(shape, 0, 3 * sizeof *shape);
-    const SafetensorsEntry *e = safetensors_find(d->file->file, full);
+    const CheckpointTensor *e = checkpoint_find(d->file->file, full);
     if (!e) {
         if (d->r.status == OK) d->r.status = error_set(d->r.err, ERR_NOT_FOUND, "tensor %s is missing", full);
         return;
@@ -80,7 +80,7 @@ static int32_t count_layers(const Reader *d)
     for (; n < DFLASH_MAX_LAYERS; n++) {
         char name[WEIGHT_NAME_BYTES];
         snprintf(name, sizeof name, "%slayers.%d.input_layernorm.weight", d->file->prefix, n);
-        if (!safetensors_find(d->file->file, name)) break;
+        if (!checkpoint_find(d->file->file, name)) break;
     }
     return n;
 }
@@ -332,7 +332,7 @@ static void refuse_mask_file(Reader *d)
 static void find_prefix(DflashFile *file)
 {
     bool has_prefix =
-        file->file && !safetensors_find(file->file, "fc.weight") && safetensors_find(file->file, "model.fc.weight");
+        file->file && !checkpoint_find(file->file, "fc.weight") && checkpoint_find(file->file, "model.fc.weight");
     snprintf(file->prefix, sizeof file->prefix, "%s", has_prefix ? "model." : "");
 }
 

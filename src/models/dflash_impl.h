@@ -10,7 +10,7 @@
 /* Where config.json and shapes meet. file NULL: config.json alone. `prefix` stands before every tensor's name. */
 typedef struct DflashFile {
     const char        *dir;
-    const Safetensors *file;
+    const Checkpoint *file;
     char               prefix[16];
 } DflashFile;
 

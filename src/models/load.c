@@ -3,9 +3,9 @@
  * The list is cut into tasks of whole weight panels, about LOAD_CHUNK_BYTES of the source each. Every worker takes the
  * next task, gets its bytes into a staging buffer of its own, and puts them converted into their final place:
  *
- *     checkpoint --pread--> staging (4 MB a worker) --round, repack--> panels
+ *     checkpoint --pread--> staging (4 MB a worker) --round or decode, repack--> panels
  *
- * so nothing exists twice. Tasks depend on the checkpoint alone, never on the workers, and each leaves a hash of its
+ * so nothing exists twice. Stored blocks that kernels compute with only change places; what they cannot read is decoded. Tasks depend on the checkpoint alone, never on the workers, and each leaves a hash of its
  * bytes; together they make the fingerprint of the weights, which therefore does not depend on workers or shards. */
 #include "models/weights.h"
 
@@ -17,13 +17,21 @@
 
 enum { LOAD_CHUNK_BYTES = 4 << 20, VECTOR_ALIGN = 16 };
 
+typedef enum LoadSource {
+    LOAD_MADE_UP, /* dummy numbers, bf16 */
+    LOAD_ROWS,    /* plain numbers as they are stored */
+    LOAD_BLOCKS,  /* stored blocks: all codes of the task, then all scales */
+    LOAD_DECODED, /* float32 by checkpoint_decode_rows() */
+} LoadSource;
+
 typedef struct LoadTask {
     const WeightItem       *item;
-    const SafetensorsEntry *entry;     /* NULL: dummy */
-    DType                   dtype;     /* of the source */
+    const CheckpointTensor *tensor;    /* NULL: dummy */
+    LoadSource              source;
+    DType                   dtype;     /* of numbers in staging */
     int64_t                 first, n;  /* rows; a vector is one row */
-    size_t                  row_bytes; /* in the source */
-    uint64_t                hash;      /* of the source bytes */
+    size_t                  row_bytes, scale_bytes; /* of a row in staging: all, and what of it are scales */
+    uint64_t                hash;      /* of the bytes in staging */
 } LoadTask;
 
 typedef struct LoadWorker {
@@ -32,7 +40,7 @@ typedef struct LoadWorker {
 } LoadWorker;
 
 typedef struct Loader {
-    const Safetensors  *file; /* NULL: dummy */
+    const Checkpoint  *file; /* NULL: dummy */
     Backend            *backend;
     const ModelOptions *options;
     LoadTask           *tasks;
@@ -112,28 +120,47 @@ void weights_free(WeightList *list)
 
 /* ---- tasks ---- */
 
-static LoadTask task_of_item(const WeightItem *item, const Safetensors *file)
+static DType plain_dtype(QuantFormat f)
 {
-    LoadTask t = { .item = item, .entry = file ? safetensors_find(file, item->name) : NULL };
-    t.dtype = t.entry ? t.entry->dtype : DT_BF16;
+    return f == QUANT_F32 ? DT_F32 : f == QUANT_F16 ? DT_F16 : DT_BF16;
+}
+
+static LoadSource source_of(const WeightItem *item, const CheckpointTensor *t)
+{
+    if (!t) return LOAD_MADE_UP;
+    if (item->matrix && item->contract.mode == MATH_INT8_BLOCK) return LOAD_BLOCKS;
+    return quant_is_plain(t->stored.format) && !t->columns.a && (item->matrix || !t->rows.a) ? LOAD_ROWS : LOAD_DECODED;
+}
+
+static LoadTask task_of_item(const WeightItem *item, const Checkpoint *file)
+{
+    LoadTask t = { .item = item, .tensor = file ? checkpoint_find(file, item->name) : NULL };
+    t.source = source_of(item, t.tensor);
+    t.dtype = t.source == LOAD_MADE_UP ? DT_BF16 : t.source == LOAD_ROWS ? plain_dtype(t.tensor->stored.format) : DT_F32;
     t.n = item->matrix ? item->shape[0] : 1;
     t.row_bytes = (size_t)(item_count(item) / t.n) * dtype_bytes(t.dtype);
+    if (t.source == LOAD_BLOCKS) {
+        t.scale_bytes = (size_t)t.tensor->scales.bytes / (size_t)t.n;
+        t.row_bytes = quant_row_bytes(t.tensor->stored.format, t.tensor->stored.n_in) + t.scale_bytes;
+    }
     return t;
 }
 
-/* Rows of one task: whole panels, since two workers must not write into one. */
+/* Rows of one task: whole panels, since two workers must not write into one. Of a format whose inputs are outermost all. */
 static int64_t task_rows(const LoadTask *t)
 {
     int64_t rows = LOAD_CHUNK_BYTES / (int64_t)t->row_bytes / WEIGHT_PANEL * WEIGHT_PANEL;
+    if (t->tensor && !quant_geometry(t->tensor->stored.format)->in_rows) return t->n;
     return rows < WEIGHT_PANEL ? WEIGHT_PANEL : rows;
 }
 
 /* Cuts the list into tasks. With tasks == NULL it only counts them. */
-static int cut_tasks(const WeightList *list, const Safetensors *file, LoadTask *tasks)
+static int cut_tasks(const WeightList *list, const Checkpoint *file, LoadTask *tasks)
 {
     int n = 0;
     for (int i = 0; i < list->n; i++) {
         LoadTask t = task_of_item(&list->items[i], file);
+        if (t.source == LOAD_BLOCKS) t.item->matrix->global = t.tensor->stored.global;
         int64_t n_rows = t.n, step = task_rows(&t);
         for (t.first = 0; t.first < n_rows; t.first += step, n++) {
             t.n = n_rows - t.first < step ? n_rows - t.first : step;
@@ -143,7 +170,7 @@ static int cut_tasks(const WeightList *list, const Safetensors *file, LoadTask *
     return n;
 }
 
-static Status loader_open(Loader *l, const WeightList *list, const Safetensors *file, Backend *backend,
+static Status loader_open(Loader *l, const WeightList *list, const Checkpoint *file, Backend *backend,
                           const ModelOptions *options, Error *err)
 {
     *l = (Loader){ .file = file, .backend = backend, .options = options, .n_workers = backend_workers(backend) };
@@ -209,12 +236,12 @@ static void dummy_task(const Loader *l, const LoadTask *t, uint16_t *out)
 
 /* ---- running ---- */
 
-static Status finish_vector(const WeightItem *item, float *values, Error *err)
+static Status finish_vector(const WeightItem *item, float *values, bool is_final, Error *err)
 {
     for (int64_t i = 0, n = item_count(item); i < n; i++) {
         float stored = values[i];
-        if (item->use == VECTOR_NORM_PLUS_ONE) values[i] = 1.0f + stored;
-        if (item->use == VECTOR_NEG_EXP) values[i] = -f_exp(stored);
+        if (item->use == VECTOR_NORM_PLUS_ONE && !is_final) values[i] = 1.0f + stored;
+        if (item->use == VECTOR_NEG_EXP && !is_final) values[i] = -f_exp(stored);
         if (!isfinite(stored) || !isfinite(values[i]))
             return error_set(err, ERR_INPUT, "tensor %s holds %g at index %lld, which leaves no finite weight",
                              item->name, stored, (long long)i);
@@ -223,29 +250,58 @@ static Status finish_vector(const WeightItem *item, float *values, Error *err)
 }
 
 /* Through memory of its own: its place may be on a device. */
-static Status store_vector(Backend *backend, const WeightItem *item, const void *source, DType dtype, Error *err)
+static Status store_vector(Backend *backend, const LoadTask *t, const void *source, Error *err)
 {
+    const WeightItem *item = t->item;
     size_t n = (size_t)item_count(item);
     float *values = mem_alloc_array(n, sizeof *values);
     if (!values) return error_set(err, ERR_NOMEM, "no memory to load tensor %s", item->name);
-    dtype_to_f32(values, source, dtype, n);
-    Status s = finish_vector(item, values, err);
+    dtype_to_f32(values, source, t->dtype, n);
+    Status s = finish_vector(item, values, t->tensor && t->tensor->is_final, err);
     if (!s) backend_upload(backend, *item->vector, values, n * sizeof *values);
     mem_free(values);
     return s;
 }
 
+/* Codes and scales of the task's rows; scales lie in the order of rows, so they are only there when rows are in ours. */
+static Status read_blocks(const Loader *l, const LoadTask *t, char *staging, Error *err)
+{
+    size_t code_bytes = t->row_bytes - t->scale_bytes, n_scales = (size_t)t->n * t->scale_bytes;
+    Status s = checkpoint_read_rows(l->file, t->tensor, t->first, t->n, staging, err);
+    if (s || !n_scales) return s;
+    CHECK(!t->tensor->rows.a);
+    return checkpoint_read(l->file, &t->tensor->scales, (uint64_t)t->first * t->scale_bytes, staging + (size_t)t->n * code_bytes, n_scales, err);
+}
+
+static Status read_task(const Loader *l, const LoadTask *t, void *staging, Error *err)
+{
+    int64_t n_rows = t->item->matrix ? t->n : t->tensor ? t->tensor->stored.n_out : 1;
+    switch (t->source) {
+    case LOAD_ROWS: return checkpoint_read_rows(l->file, t->tensor, t->first, n_rows, staging, err);
+    case LOAD_BLOCKS: return read_blocks(l, t, staging, err);
+    case LOAD_DECODED: return checkpoint_decode_rows(l->file, t->tensor, t->first, n_rows, staging, err);
+    default: dummy_task(l, t, staging); return OK;
+    }
+}
+
+static Status put_blocks(const LoadTask *t, const char *staging, Error *err)
+{
+    QuantMatrix m = t->tensor->stored;
+    m.n_out = t->n;
+    m.codes = staging;
+    m.scales = staging + (size_t)t->n * (t->row_bytes - t->scale_bytes);
+    Status s = quant_check(&m, t->item->name, err);
+    if (!s) weight_put_blocks(t->item->matrix, t->first, &m);
+    return s;
+}
+
 static Status run_task(Loader *l, LoadTask *t, LoadWorker *w)
 {
-    size_t bytes = (size_t)t->n * t->row_bytes;
-    if (t->entry) {
-        Status s = safetensors_read(l->file, t->entry, (uint64_t)t->first * t->row_bytes, w->staging, bytes, &w->err);
-        if (s) return s;
-    } else {
-        dummy_task(l, t, w->staging);
-    }
-    t->hash = XXH3_64bits(w->staging, bytes);
-    if (t->item->vector) return store_vector(l->backend, t->item, w->staging, t->dtype, &w->err);
+    Status s = read_task(l, t, w->staging, &w->err);
+    if (s) return s;
+    t->hash = XXH3_64bits(w->staging, (size_t)t->n * t->row_bytes);
+    if (t->item->vector) return store_vector(l->backend, t, w->staging, &w->err);
+    if (t->source == LOAD_BLOCKS) return put_blocks(t, w->staging, &w->err);
     weight_put_rows(t->item->matrix, t->first, t->n, w->staging, t->dtype);
     return OK;
 }
@@ -273,7 +329,7 @@ static uint64_t hash_of_weights(const WeightList *list, const Loader *l)
         const WeightItem *item = &list->items[i];
         const Contract *c = &item->contract;
         uint64_t numbers[] = { item->use,  item->n_dims, item->shape[0], item->shape[1], item->shape[2],
-                               c->mode,    c->k_step,    c->k_chunk,     c->k_parts,     c->in, c->out };
+                               c->mode,    c->k_step,    c->k_chunk,     c->k_parts,     c->in, c->out, c->format };
         hash = XXH3_64bits_withSeed(item->name, strlen(item->name), hash);
         hash = XXH3_64bits_withSeed(numbers, sizeof numbers, hash);
     }
@@ -282,7 +338,7 @@ static uint64_t hash_of_weights(const WeightList *list, const Loader *l)
     return hash;
 }
 
-Status weights_load(WeightList *list, const Safetensors *file, Backend *backend, const ModelOptions *options,
+Status weights_load(WeightList *list, const Checkpoint *file, Backend *backend, const ModelOptions *options,
                     Error *err)
 {
     Status s = take_memory(list, backend, err);

@@ -119,15 +119,15 @@ static Status load_weights(Mtp *m, const MtpLoad *load, Error *err)
 {
     Decoder *d = &m->decoder;
     ModelOptions options = { .load_format = load->load_format, .dummy_seed = load->dummy_seed };
-    Safetensors *file = NULL;
+    Checkpoint *file = NULL;
     if (load->load_format != LOAD_DUMMY) {
-        Status s = safetensors_open(&file, load->dir, err);
+        Status s = checkpoint_open(&file, load->dir, err);
         if (s) return s; /* names the file */
     }
     Status s = weights_check_part(&d->weights, "mtp.", &d->config, file, err);
     if (!s) s = weights_load(&d->weights, file, d->model.backend, &options, err);
     if (s) error_prefix(err, "%s", load->dir);
-    safetensors_close(file);
+    checkpoint_close(file);
     return s;
 }
 

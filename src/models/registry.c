@@ -126,7 +126,7 @@ Status model_info(const char *dir, const ModelOptions *options, ModelConfig *con
 }
 
 /* The list of tensors, checked against the headers of the checkpoint if there is one. */
-static Status list_weights(Decoder *d, const Safetensors *file, Error *err)
+static Status list_weights(Decoder *d, const Checkpoint *file, Error *err)
 {
     snprintf(d->config.weight_prefix, sizeof d->config.weight_prefix, "model.");
     if (file) {
@@ -140,13 +140,13 @@ static Status list_weights(Decoder *d, const Safetensors *file, Error *err)
 
 /* What model_needs and model_open share. *file stays NULL for dummy weights. After an error the caller closes what is
  * in *out and *file. */
-static Status prepare(Decoder **out, Safetensors **file, const char *dir, Backend *backend, const ModelOptions *options,
+static Status prepare(Decoder **out, Checkpoint **file, const char *dir, Backend *backend, const ModelOptions *options,
                       Error *err)
 {
     *out = NULL;
     *file = NULL;
     Status s = read_config(out, dir, backend, options, err);
-    if (!s && options->load_format != LOAD_DUMMY) s = safetensors_open(file, dir, err);
+    if (!s && options->load_format != LOAD_DUMMY) s = checkpoint_open(file, dir, err);
     if (s) return s; /* names the file */
     s = list_weights(*out, *file, err);
     if (s) error_prefix(err, "%s", dir);
@@ -171,7 +171,7 @@ static size_t bytes_per_pass(const Decoder *d)
     return bytes;
 }
 
-static Status load(Decoder *d, const Safetensors *file, const ModelOptions *options, Error *err)
+static Status load(Decoder *d, const Checkpoint *file, const ModelOptions *options, Error *err)
 {
     Status s = weights_load(&d->weights, file, d->model.backend, options, err);
     if (!s) s = take_scratch(d, err);
@@ -189,13 +189,13 @@ static Status load(Decoder *d, const Safetensors *file, const ModelOptions *opti
 Status model_open(Model **out, const char *dir, Backend *backend, const ModelOptions *options, Error *err)
 {
     Decoder *d;
-    Safetensors *file;
+    Checkpoint *file;
     Status s = prepare(&d, &file, dir, backend, options, err);
     if (!s) {
         s = load(d, file, options, err);
         if (s) error_prefix(err, "%s", dir);
     }
-    safetensors_close(file);
+    checkpoint_close(file);
     *out = s ? NULL : &d->model;
     if (s && d) decoder_close(&d->model);
     return s;
@@ -204,14 +204,14 @@ Status model_open(Model **out, const char *dir, Backend *backend, const ModelOpt
 Status model_needs(const char *dir, const ModelOptions *options, ModelNeeds *out, ModelConfig *config, Error *err)
 {
     Decoder *d;
-    Safetensors *file;
+    Checkpoint *file;
     Status s = prepare(&d, &file, dir, NULL, options, err);
     if (!s) {
         *out = (ModelNeeds){ .weight_bytes = weights_bytes(&d->weights), .scratch_bytes = d->kind->place(d, NULL) };
         out->n_groups = d->kind->groups(&d->model, out->groups);
         if (config) *config = d->config;
     }
-    safetensors_close(file);
+    checkpoint_close(file);
     if (d) decoder_close(&d->model);
     return s;
 }

@@ -51,6 +51,7 @@ static void add_matrix(WeightList *list, Weight *out, int64_t n_out, int64_t n_i
     if (!item) return;
     item->matrix = out;
     item->contract = contract_for(list->mode, n_in, row_parallel);
+    item->is_row_parallel = row_parallel;
     item->n_dims = 2;
     item->shape[0] = n_out;
     item->shape[1] = n_in;
@@ -95,13 +96,13 @@ void weights_conv(WeightList *list, float **out, int64_t channels, int64_t taps,
 
 /* ---- checking ---- */
 
-Status weights_find_prefix(ModelConfig *config, const Safetensors *file, Error *err)
+Status weights_find_prefix(ModelConfig *config, const Checkpoint *file, Error *err)
 {
     static const char *const prefixes[] = { "model.", "model.language_model." };
     for (int i = 0; i < COUNT(prefixes); i++) {
         char name[WEIGHT_NAME_BYTES];
         snprintf(name, sizeof name, "%sembed_tokens.weight", prefixes[i]);
-        if (!safetensors_find(file, name)) continue;
+        if (!checkpoint_find(file, name)) continue;
         snprintf(config->weight_prefix, sizeof config->weight_prefix, "%s", prefixes[i]);
         return OK;
     }
@@ -137,21 +138,26 @@ static void shape_text(char *out, size_t size, const int64_t *shape, int n_dims)
     if (at < size) snprintf(out + at, size - at, "]");
 }
 
-static Status check_item(const WeightItem *item, const Safetensors *file, Error *err)
+/* Kernels take blocks as they are unless inputs are stored in another order than ours. */
+static void keep_blocks(WeightItem *item, const CheckpointTensor *t, MathMode mode)
 {
-    const SafetensorsEntry *e = safetensors_find(file, item->name);
-    if (!e) return error_set(err, ERR_NOT_FOUND, "tensor %s is missing", item->name);
+    if (!item->matrix || t->columns.a || !weight_takes_blocks(t->stored.format, t->stored.n_in)) return;
+    item->contract = weight_blocks_contract(t->stored.format, t->stored.n_in, item->is_row_parallel, mode == MATH_BF16 ? DT_BF16 : DT_F32);
+}
 
-    if (e->dtype != DT_F32 && e->dtype != DT_BF16 && e->dtype != DT_F16)
-        return error_set(err, ERR_UNSUPPORTED, "tensor %s has type %s; only F32, BF16 and F16 can be loaded",
-                         item->name, e->dtype_text);
-
-    if (e->n_dims != item->n_dims || memcmp(e->shape, item->shape, sizeof(int64_t) * (size_t)item->n_dims) != 0) {
+static Status check_item(const WeightList *list, WeightItem *item, const Checkpoint *file, Error *err)
+{
+    const CheckpointTensor *t = checkpoint_find(file, item->name);
+    if (!t) return error_set(err, ERR_NOT_FOUND, "tensor %s is missing", item->name);
+    if (t->stored.format == QUANT_NONE)
+        return error_set(err, ERR_UNSUPPORTED, "tensor %s has type %s, which is not supported", item->name, t->type);
+    if (t->n_dims != item->n_dims || memcmp(t->shape, item->shape, sizeof(int64_t) * (size_t)item->n_dims) != 0) {
         char has[160], wants[160];
-        shape_text(has, sizeof has, e->shape, e->n_dims);
+        shape_text(has, sizeof has, t->shape, t->n_dims);
         shape_text(wants, sizeof wants, item->shape, item->n_dims);
         return error_set(err, ERR_INPUT, "tensor %s has shape %s, but config.json means %s", item->name, has, wants);
     }
+    keep_blocks(item, t, list->mode);
     return OK;
 }
 
@@ -162,7 +168,7 @@ static int compare_names(const void *a, const void *b)
 
 /* Every tensor of the file whose name begins with `prefix` was declared, or is one that may be left over. */
 static Status check_nothing_else(const WeightList *list, const char *prefix, const ModelConfig *config,
-                                 const Safetensors *file, Error *err)
+                                 const Checkpoint *file, Error *err)
 {
     const char **names = mem_alloc_array((size_t)list->n, sizeof *names);
     if (!names) return error_set(err, ERR_NOMEM, "no memory to check the %d tensors of a model", list->n);
@@ -170,8 +176,8 @@ static Status check_nothing_else(const WeightList *list, const char *prefix, con
     qsort(names, (size_t)list->n, sizeof *names, compare_names);
 
     Status s = OK;
-    for (int i = 0; i < safetensors_count(file) && !s; i++) {
-        const char *name = safetensors_at(file, i)->name;
+    for (int i = 0; i < checkpoint_count(file) && !s; i++) {
+        const char *name = checkpoint_at(file, i)->name;
         if (!starts_with(name, prefix) || (!*prefix && is_unused(name, config))) continue;
         if (!bsearch(&name, names, (size_t)list->n, sizeof *names, compare_names))
             s = error_set(err, ERR_UNSUPPORTED, "tensor %.120s is not part of a %s model of this config.json", name,
@@ -181,19 +187,19 @@ static Status check_nothing_else(const WeightList *list, const char *prefix, con
     return s;
 }
 
-Status weights_check_part(const WeightList *list, const char *prefix, const ModelConfig *config,
-                          const Safetensors *file, Error *err)
+Status weights_check_part(WeightList *list, const char *prefix, const ModelConfig *config,
+                          const Checkpoint *file, Error *err)
 {
     if (list->failed) return error_set(err, ERR_NOMEM, "no memory for the list of a model's tensors");
     if (!file) return OK;
     for (int i = 0; i < list->n; i++) {
-        Status s = check_item(&list->items[i], file, err);
+        Status s = check_item(list, &list->items[i], file, err);
         if (s) return s;
     }
     return check_nothing_else(list, prefix, config, file, err);
 }
 
-Status weights_check(const WeightList *list, const ModelConfig *config, const Safetensors *file, Error *err)
+Status weights_check(WeightList *list, const ModelConfig *config, const Checkpoint *file, Error *err)
 {
     return weights_check_part(list, "", config, file, err);
 }

@@ -10,7 +10,7 @@
 
 #include "backend/backend.h"
 #include "models/model.h"
-#include "tensor/safetensors.h"
+#include "tensor/checkpoint.h"
 
 enum { WEIGHT_NAME_BYTES = 128 };
 
@@ -28,6 +28,7 @@ typedef struct WeightItem {
     float   **vector;                  /* ... or float32 numbers; the other one is NULL */
     VectorUse use;                     /* of a vector */
     Contract  contract;                /* of a matrix */
+    bool      is_row_parallel;
     int       n_dims;
     int64_t   shape[3];
 } WeightItem;
@@ -67,22 +68,23 @@ void weights_array(WeightList *list, float **out, int64_t a, int64_t b, int64_t 
 size_t weights_bytes(const WeightList *list);
 
 /* "model." or "model.language_model.", whichever the checkpoint uses; an error when neither has an embedding. */
-Status weights_find_prefix(ModelConfig *config, const Safetensors *file, Error *err);
+Status weights_find_prefix(ModelConfig *config, const Checkpoint *file, Error *err);
 
-/* Every declared tensor is there with exactly its shape and a type we read; every other tensor is one that this
+/* Every declared tensor is there with exactly its shape and a type we read, and a matrix whose stored blocks kernels can
+ * compute with gets their contract: it is kept as it is stored. Others are decoded when they are loaded. Every other tensor is one that this
  * family may carry without our using it. The error names the tensor. From the headers alone; file NULL (dummy
  * weights): only that the list could be made. */
-Status weights_check(const WeightList *list, const ModelConfig *config, const Safetensors *file, Error *err);
+Status weights_check(WeightList *list, const ModelConfig *config, const Checkpoint *file, Error *err);
 
 /* The same for a module that shares its checkpoint with a model: only tensors whose name begins with `prefix` are looked
  * at, and none of them may be left over. */
-Status weights_check_part(const WeightList *list, const char *prefix, const ModelConfig *config,
-                          const Safetensors *file, Error *err);
+Status weights_check_part(WeightList *list, const char *prefix, const ModelConfig *config,
+                          const Checkpoint *file, Error *err);
 
 /* Takes memory and fills it, all workers at once, each row converted once from a small staging buffer into its final
  * place. file NULL: dummy weights from options->dummy_seed instead. After an error weights_free has still to be
  * called. */
-Status weights_load(WeightList *list, const Safetensors *file, Backend *backend, const ModelOptions *options,
+Status weights_load(WeightList *list, const Checkpoint *file, Backend *backend, const ModelOptions *options,
                     Error *err);
 
 void weights_free(WeightList *list);

@@ -14,25 +14,25 @@ static double *numbers(size_t n)
 }
 
 /* Element i of a tensor of the checkpoint. */
-static double at(const CheckpointTensor *t, size_t i)
+static double at(const TestTensor *t, size_t i)
 {
     float x;
     dtype_to_f32(&x, (const char *)t->data + i * dtype_bytes(t->entry.dtype), t->entry.dtype, 1);
     return (double)x;
 }
 
-static CheckpointTensor *tensor(const Oracle *o, int32_t layer, const char *name)
+static TestTensor *tensor(const Oracle *o, int32_t layer, const char *name)
 {
     char full[160];
     if (layer < 0) snprintf(full, sizeof full, "%s", name);
     else snprintf(full, sizeof full, "layers.%d.%s", layer, name);
-    return checkpoint_find(o->checkpoint, full);
+    return test_checkpoint_find(o->checkpoint, full);
 }
 
 /* y = W x, plus a bias if there is one. */
 static void multiply(const Oracle *o, int32_t layer, const char *name, const double *x, double *y)
 {
-    const CheckpointTensor *w = tensor(o, layer, name);
+    const TestTensor *w = tensor(o, layer, name);
     for (int64_t r = 0; r < w->entry.shape[0]; r++) {
         y[r] = 0;
         for (int64_t c = 0; c < w->entry.shape[1]; c++) y[r] += at(w, (size_t)(r * w->entry.shape[1] + c)) * x[c];
@@ -46,13 +46,13 @@ static void multiply_biased(const Oracle *o, int32_t layer, const char *letter, 
     multiply(o, layer, name, x, y);
     if (!o->form.has_bias) return;
     snprintf(name, sizeof name, "self_attn.%s_proj.bias", letter);
-    const CheckpointTensor *b = tensor(o, layer, name);
+    const TestTensor *b = tensor(o, layer, name);
     for (int64_t i = 0; i < b->entry.shape[0]; i++) y[i] += at(b, (size_t)i);
 }
 
 static void norm(const Oracle *o, int32_t layer, const char *name, const double *x, double *y, int32_t n)
 {
-    const CheckpointTensor *w = tensor(o, layer, name);
+    const TestTensor *w = tensor(o, layer, name);
     double sum = 0;
     for (int32_t i = 0; i < n; i++) sum += x[i] * x[i];
     double factor = 1 / sqrt(sum / n + o->eps);
@@ -162,7 +162,7 @@ static void convolve(const Oracle *o, int32_t layer, const char *where, int32_t 
     char base_name[64], projection[64];
     snprintf(base_name, sizeof base_name, "%s.base_kernel", where);
     snprintf(projection, sizeof projection, "%s.kernel_projection.weight", where);
-    const CheckpointTensor *base = tensor(o, layer, base_name);
+    const TestTensor *base = tensor(o, layer, base_name);
     double *d = numbers((size_t)(2 * kernel * n_groups));
     for (int32_t i = 0; i < o->block; i++) {
         multiply(o, layer, projection, z + i * o->hidden, d);
@@ -287,8 +287,8 @@ void oracle_logits(const Oracle *o, const float *features, int32_t n_context, in
 void oracle_scores(const Oracle *o, const double *normed, int32_t before, const int32_t *id, const float *logit,
                    int32_t k, double *score)
 {
-    const CheckpointTensor *a = tensor(o, -1, "candidate_selector.predecessor_codebook");
-    const CheckpointTensor *b = tensor(o, -1, "candidate_selector.successor_codebook");
+    const TestTensor *a = tensor(o, -1, "candidate_selector.predecessor_codebook");
+    const TestTensor *b = tensor(o, -1, "candidate_selector.successor_codebook");
     int64_t rank = a->entry.shape[1];
     double *e = numbers((size_t)rank);
     multiply(o, -1, "candidate_selector.hidden_projection.weight", normed, e);

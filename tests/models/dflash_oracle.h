@@ -19,7 +19,7 @@ typedef struct OracleForm {
 
 typedef struct Oracle {
     OracleForm    form;
-    Checkpoint   *checkpoint;
+    TestCheckpoint   *checkpoint;
     const Weight *embed, *head; /* the target's */
     int32_t n_layers, hidden, n_heads, n_kv_heads, head_dim, intermediate, n_taps, block, vocab, mask_id;
     double  theta, eps;

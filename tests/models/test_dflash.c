@@ -314,7 +314,7 @@ static void overlay(json_t *object, const json_t *keys)
     }
 }
 
-static void write_config(const Checkpoint *c, const char *keys)
+static void write_config(const TestCheckpoint *c, const char *keys)
 {
     Error err = { 0 };
     char path[4200];
@@ -329,20 +329,20 @@ static void write_config(const Checkpoint *c, const char *keys)
     json_decref(over);
 }
 
-static void fill_random(CheckpointTensor *t, float size, uint32_t seed)
+static void fill_random(TestTensor *t, float size, uint32_t seed)
 {
     uint16_t *x = t->data;
     for (size_t i = 0; i < t->entry.bytes / 2; i++) x[i] = f32_to_bf16(size * random_feature(&seed));
 }
 
-static void add_random(Checkpoint *c, const char *name, float size, int n_dims, const int64_t *shape)
+static void add_random(TestCheckpoint *c, const char *name, float size, int n_dims, const int64_t *shape)
 {
-    fill_random(checkpoint_add(c, name, DT_BF16, n_dims, shape), size, (uint32_t)strlen(name) * 77 + (uint32_t)c->n);
+    fill_random(test_checkpoint_add(c, name, DT_BF16, n_dims, shape), size, (uint32_t)strlen(name) * 77 + (uint32_t)c->n);
 }
 
 enum { RANK = 24 };
 
-static void add_second(Checkpoint *c, int32_t kernel, int32_t group)
+static void add_second(TestCheckpoint *c, int32_t kernel, int32_t group)
 {
     static const char *const sides[] = { "attention_conv", "mlp_conv" };
     for (int l = 0; l < 3; l++)
@@ -358,7 +358,7 @@ static void add_second(Checkpoint *c, int32_t kernel, int32_t group)
     add_random(c, "candidate_selector.hidden_projection.weight", 0.3f, 2, (int64_t[]){ RANK, HIDDEN });
 }
 
-static void add_biases(Checkpoint *c)
+static void add_biases(TestCheckpoint *c)
 {
     static const struct {
         const char *name;
@@ -418,19 +418,19 @@ static const Form forms[] = {
       .group = 8, .oracle = { .kernel = 3, .group = 8 } },
 };
 
-static Checkpoint *open_form(const Form *form)
+static TestCheckpoint *open_form(const Form *form)
 {
     Error err = { 0 };
-    Checkpoint *c = NULL;
-    assert_ok(checkpoint_open(&c, "tests/data/golden/dflash/draft", &err), &err);
+    TestCheckpoint *c = NULL;
+    assert_ok(test_checkpoint_open(&c, "tests/data/golden/dflash/draft", &err), &err);
     if (form->is_second) add_second(c, form->kernel, form->group);
     if (form->oracle.has_bias) add_biases(c);
-    assert_ok(checkpoint_write(c, 1, &err), &err);
+    assert_ok(test_checkpoint_write(c, 1, &err), &err);
     write_config(c, form->keys);
     return c;
 }
 
-static Oracle oracle_of(const Form *form, const Bench *b, Checkpoint *c)
+static Oracle oracle_of(const Form *form, const Bench *b, TestCheckpoint *c)
 {
     return (Oracle){ .form = form->oracle,
                      .checkpoint = c,
@@ -454,7 +454,7 @@ static Oracle oracle_of(const Form *form, const Bench *b, Checkpoint *c)
 static void check_form(const Form *form)
 {
     static float got[BLOCK * VOCAB], want[BLOCK * VOCAB];
-    Checkpoint *c = open_form(form);
+    TestCheckpoint *c = open_form(form);
     Bench b;
     DflashSetup setup = setup_of();
     setup.sliding_is_free = form->sliding_is_free;
@@ -474,7 +474,7 @@ static void check_form(const Form *form)
     mem_free(features);
     close_net(&b);
     close_target(&b);
-    checkpoint_close(c);
+    test_checkpoint_close(c);
 }
 
 static void test_forms(void **state)
@@ -488,7 +488,7 @@ static void test_forms_differ(void **state)
     static float logits[COUNT(forms)][BLOCK * VOCAB];
     float *features = random_features(40, 3, 99);
     for (int i = 0; i < COUNT(forms); i++) {
-        Checkpoint *c = open_form(&forms[i]);
+        TestCheckpoint *c = open_form(&forms[i]);
         Bench b;
         DflashSetup setup = setup_of();
         setup.sliding_is_free = forms[i].sliding_is_free;
@@ -497,7 +497,7 @@ static void test_forms_differ(void **state)
         run(&b, 0, features, 0, 40, 100, logits[i]);
         close_net(&b);
         close_target(&b);
-        checkpoint_close(c);
+        test_checkpoint_close(c);
         bool is_plain = strcmp(forms[i].what, "is_causal beats causal") == 0;
         assert_int_equal(memcmp(logits[i], logits[0], sizeof logits[0]) == 0, i == 0 || is_plain);
         for (int k = 1; k < i; k++) assert_memory_not_equal(logits[i], logits[k], sizeof logits[0]);
@@ -527,7 +527,7 @@ static void test_selector(void **state)
     enum { K = 5, N = 30, L = BLOCK - 1 };
     static float logits[BLOCK * VOCAB];
     const Form *form = &forms[COUNT(forms) - 2];
-    Checkpoint *c = open_form(form);
+    TestCheckpoint *c = open_form(form);
     Bench b;
     DflashSetup setup = setup_of();
     open_target(&b, DT_F32, NULL, 2);
@@ -567,76 +567,76 @@ static void test_selector(void **state)
     mem_free(features);
     close_net(&b);
     close_target(&b);
-    checkpoint_close(c);
+    test_checkpoint_close(c);
 }
 
 /* ---- what must not be opened ---- */
 
 typedef struct Fault {
     const char *what, *keys;
-    void (*spoil)(Checkpoint *c);
+    void (*spoil)(TestCheckpoint *c);
     const char *says[2];
 } Fault;
 
-static void drop_fc(Checkpoint *c)
+static void drop_fc(TestCheckpoint *c)
 {
-    checkpoint_remove(c, "fc.weight");
+    test_checkpoint_remove(c, "fc.weight");
 }
-static void drop_v(Checkpoint *c)
+static void drop_v(TestCheckpoint *c)
 {
-    checkpoint_remove(c, "layers.2.self_attn.v_proj.weight");
+    test_checkpoint_remove(c, "layers.2.self_attn.v_proj.weight");
 }
-static void drop_norm(Checkpoint *c)
+static void drop_norm(TestCheckpoint *c)
 {
-    checkpoint_remove(c, "norm.weight");
+    test_checkpoint_remove(c, "norm.weight");
 }
-static void drop_layer(Checkpoint *c)
+static void drop_layer(TestCheckpoint *c)
 {
     for (int i = c->n - 1; i >= 0; i--)
-        if (strncmp(c->tensor[i].name, "layers.2.", 9) == 0) checkpoint_remove(c, c->tensor[i].name);
+        if (strncmp(c->tensor[i].name, "layers.2.", 9) == 0) test_checkpoint_remove(c, c->tensor[i].name);
 }
-static void add_embedding(Checkpoint *c)
+static void add_embedding(TestCheckpoint *c)
 {
     add_random(c, "embed_tokens.weight", 1, 2, (int64_t[]){ VOCAB, HIDDEN });
 }
-static void add_layer_tensor(Checkpoint *c)
+static void add_layer_tensor(TestCheckpoint *c)
 {
     add_random(c, "layers.3.mlp.up_proj.weight", 1, 2, (int64_t[]){ 128, HIDDEN });
 }
-static void swap_shape(Checkpoint *c)
+static void swap_shape(TestCheckpoint *c)
 {
-    CheckpointTensor *t = checkpoint_find(c, "layers.1.mlp.down_proj.weight");
+    TestTensor *t = test_checkpoint_find(c, "layers.1.mlp.down_proj.weight");
     t->entry.shape[0] = 128;
     t->entry.shape[1] = HIDDEN;
 }
-static void narrow_fc(Checkpoint *c)
+static void narrow_fc(TestCheckpoint *c)
 {
-    CheckpointTensor *t = checkpoint_find(c, "fc.weight");
+    TestTensor *t = test_checkpoint_find(c, "fc.weight");
     t->entry.shape[1] = 2 * HIDDEN;
     t->entry.bytes = (uint64_t)t->entry.shape[0] * 2 * HIDDEN * 2;
 }
-static void odd_fc(Checkpoint *c)
+static void odd_fc(TestCheckpoint *c)
 {
-    CheckpointTensor *t = checkpoint_find(c, "fc.weight");
+    TestTensor *t = test_checkpoint_find(c, "fc.weight");
     t->entry.shape[1] = 3 * HIDDEN - 1;
     t->entry.bytes = (uint64_t)t->entry.shape[0] * (3 * HIDDEN - 1) * 2;
 }
-static void flatten_q_norm(Checkpoint *c)
+static void flatten_q_norm(TestCheckpoint *c)
 {
-    CheckpointTensor *t = checkpoint_find(c, "layers.0.self_attn.q_norm.weight");
+    TestTensor *t = test_checkpoint_find(c, "layers.0.self_attn.q_norm.weight");
     t->entry.n_dims = 2;
     t->entry.shape[1] = 1;
 }
-static void infinite_weight(Checkpoint *c)
+static void infinite_weight(TestCheckpoint *c)
 {
-    ((uint16_t *)checkpoint_find(c, "hidden_norm.weight")->data)[3] = 0x7f80;
+    ((uint16_t *)test_checkpoint_find(c, "hidden_norm.weight")->data)[3] = 0x7f80;
 }
-static void second_without_selector(Checkpoint *c)
+static void second_without_selector(TestCheckpoint *c)
 {
     add_second(c, 2, 16);
-    checkpoint_remove(c, "candidate_selector.successor_codebook");
+    test_checkpoint_remove(c, "candidate_selector.successor_codebook");
 }
-static void second(Checkpoint *c)
+static void second(TestCheckpoint *c)
 {
     add_second(c, 2, 16);
 }
@@ -714,12 +714,12 @@ static const Fault faults[] = {
 static void check_fault(Bench *b, const Fault *f)
 {
     Error err = { 0 };
-    Checkpoint *c = NULL;
+    TestCheckpoint *c = NULL;
     DflashSetup setup = setup_of();
     DflashNeeds needs;
-    assert_ok(checkpoint_open(&c, "tests/data/golden/dflash/draft", &err), &err);
+    assert_ok(test_checkpoint_open(&c, "tests/data/golden/dflash/draft", &err), &err);
     if (f->spoil) f->spoil(c);
-    assert_ok(checkpoint_write(c, 1, &err), &err);
+    assert_ok(test_checkpoint_write(c, 1, &err), &err);
     write_config(c, f->keys);
     size_t before = backend_bytes(b->backend);
     Status s = dflash_open(&b->net, c->dir, b->target, b->backend, &setup, &err);
@@ -729,7 +729,7 @@ static void check_fault(Bench *b, const Fault *f)
     for (int i = 0; i < COUNT(f->says) && f->says[i]; i++)
         if (!strstr(err.text, f->says[i])) fail_msg("%s: \"%s\" does not say \"%s\"", f->what, err.text, f->says[i]);
     if (f->spoil != infinite_weight) assert_int_equal(dflash_needs(c->dir, &b->target->info, &setup, &needs, NULL), s);
-    checkpoint_close(c);
+    test_checkpoint_close(c);
 }
 
 static void test_faults(void **state)
@@ -786,21 +786,21 @@ static void test_other_layouts(void **state)
     close_net(&b);
     for (int i = 0; i < COUNT(cases); i++) {
         Error err = { 0 };
-        Checkpoint *c = NULL;
-        assert_ok(checkpoint_open(&c, "tests/data/golden/dflash/draft", &err), &err);
+        TestCheckpoint *c = NULL;
+        assert_ok(test_checkpoint_open(&c, "tests/data/golden/dflash/draft", &err), &err);
         for (int t = 0; t < c->n && cases[i].has_prefix; t++) {
             char name[160];
             snprintf(name, sizeof name, "model.%.120s", c->tensor[t].name);
-            checkpoint_rename(c, c->tensor[t].name, name);
+            test_checkpoint_rename(c, c->tensor[t].name, name);
         }
-        assert_ok(checkpoint_write(c, 2, &err), &err);
+        assert_ok(test_checkpoint_write(c, 2, &err), &err);
         write_config(c, cases[i].keys);
         open_net(&b, c->dir, &setup);
         assert_memory_equal(dflash_config(b.net)->taps, cases[i].taps, sizeof cases[i].taps);
         run(&b, 0, features, 0, 30, 9, got);
         assert_memory_equal(got, want, sizeof want);
         close_net(&b);
-        checkpoint_close(c);
+        test_checkpoint_close(c);
     }
     mem_free(features);
     close_target(&b);

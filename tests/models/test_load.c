@@ -65,19 +65,19 @@ static Answer answer_at(const char *dir, const ModelOptions *options)
     return a;
 }
 
-static Checkpoint *open_checkpoint(const char *below)
+static TestCheckpoint *open_checkpoint(const char *below)
 {
     Error err = { 0 };
-    Checkpoint *c = NULL;
-    assert_ok(checkpoint_open(&c, below, &err), &err);
+    TestCheckpoint *c = NULL;
+    assert_ok(test_checkpoint_open(&c, below, &err), &err);
     return c;
 }
 
-static Answer answer_written(const Checkpoint *c, int n_shards, DType dtype)
+static Answer answer_written(const TestCheckpoint *c, int n_shards, DType dtype)
 {
     Error err = { 0 };
     ModelOptions options = options_of(dtype);
-    assert_ok(checkpoint_write(c, n_shards, &err), &err);
+    assert_ok(test_checkpoint_write(c, n_shards, &err), &err);
     return answer_at(c->dir, &options);
 }
 
@@ -95,14 +95,14 @@ static const char *const families[] = { "tests/data/golden/llama", "tests/data/g
 static void test_shards(void **state)
 {
     for (int i = 0; i < COUNT(families); i++) {
-        Checkpoint *c = open_checkpoint(families[i]);
+        TestCheckpoint *c = open_checkpoint(families[i]);
         Answer whole = answer_written(c, 1, DT_BF16);
         for (int n_shards = 2; n_shards <= 5; n_shards += 3) {
             Answer sharded = answer_written(c, n_shards, DT_BF16);
             assert_same_logits(&whole, &sharded);
             assert_int_equal(whole.fingerprint, sharded.fingerprint);
         }
-        checkpoint_close(c);
+        test_checkpoint_close(c);
     }
 }
 
@@ -111,49 +111,49 @@ static void test_stored_types(void **state)
 {
     static const DType types[] = { DT_F16, DT_F32 };
     for (int i = 0; i < COUNT(families); i++) {
-        Checkpoint *c = open_checkpoint(families[i]);
-        for (int t = 0; t < c->n; t++) checkpoint_convert(&c->tensor[t], DT_F16);
-        for (int t = 0; t < c->n; t++) checkpoint_convert(&c->tensor[t], DT_BF16); /* both hold these numbers now */
+        TestCheckpoint *c = open_checkpoint(families[i]);
+        for (int t = 0; t < c->n; t++) test_checkpoint_convert(&c->tensor[t], DT_F16);
+        for (int t = 0; t < c->n; t++) test_checkpoint_convert(&c->tensor[t], DT_BF16); /* both hold these numbers now */
         Answer narrow = answer_written(c, 1, DT_BF16), wide = answer_written(c, 1, DT_F32);
         for (int k = 0; k < COUNT(types); k++) {
-            for (int t = 0; t < c->n; t++) checkpoint_convert(&c->tensor[t], types[k]);
+            for (int t = 0; t < c->n; t++) test_checkpoint_convert(&c->tensor[t], types[k]);
             Answer a = answer_written(c, 1, DT_BF16), b = answer_written(c, 1, DT_F32);
             assert_same_logits(&narrow, &a);
             assert_same_logits(&wide, &b);
         }
         assert_int_not_equal(narrow.fingerprint, wide.fingerprint);
-        checkpoint_close(c);
+        test_checkpoint_close(c);
     }
 }
 
 /* Full names of a vision-language checkpoint, with the parts that we do not use. */
 static void test_names_of_vl_models(void **state)
 {
-    Checkpoint *c = open_checkpoint("tests/data/golden/qwen3_5");
+    TestCheckpoint *c = open_checkpoint("tests/data/golden/qwen3_5");
     Answer plain = answer_written(c, 1, DT_F32);
     for (int i = 0; i < c->n; i++) {
         char name[160];
         if (strncmp(c->tensor[i].name, "model.", 6) != 0) continue;
         snprintf(name, sizeof name, "model.language_model.%.120s", c->tensor[i].name + 6);
-        checkpoint_rename(c, c->tensor[i].name, name);
+        test_checkpoint_rename(c, c->tensor[i].name, name);
     }
-    checkpoint_add(c, "model.visual.patch_embed.proj.weight", DT_BF16, 2, (int64_t[]){ 4, 8 });
-    checkpoint_add(c, "mtp.fc.weight", DT_BF16, 2, (int64_t[]){ 64, 128 });
+    test_checkpoint_add(c, "model.visual.patch_embed.proj.weight", DT_BF16, 2, (int64_t[]){ 4, 8 });
+    test_checkpoint_add(c, "mtp.fc.weight", DT_BF16, 2, (int64_t[]){ 64, 128 });
     Answer vl = answer_written(c, 2, DT_F32);
     assert_same_logits(&plain, &vl);
-    checkpoint_close(c);
+    test_checkpoint_close(c);
 }
 
 static void test_left_over_tensors(void **state)
 {
-    Checkpoint *c = open_checkpoint("tests/data/golden/llama");
+    TestCheckpoint *c = open_checkpoint("tests/data/golden/llama");
     Answer plain = answer_written(c, 1, DT_F32);
-    checkpoint_add(c, "lm_head.weight", DT_BF16, 2, (int64_t[]){ 320, 64 }); /* tied: a copy, here even a wrong one */
-    checkpoint_add(c, "model.layers.0.self_attn.rotary_emb.inv_freq", DT_F32, 1, (int64_t[]){ 8 });
+    test_checkpoint_add(c, "lm_head.weight", DT_BF16, 2, (int64_t[]){ 320, 64 }); /* tied: a copy, here even a wrong one */
+    test_checkpoint_add(c, "model.layers.0.self_attn.rotary_emb.inv_freq", DT_F32, 1, (int64_t[]){ 8 });
     Answer more = answer_written(c, 1, DT_F32);
     assert_same_logits(&plain, &more);
     assert_int_equal(plain.fingerprint, more.fingerprint);
-    checkpoint_close(c);
+    test_checkpoint_close(c);
 }
 
 /* A matrix of several tasks, the last panel not full: every number arrives, whichever worker took it. */
@@ -169,14 +169,14 @@ static void test_large_matrix(void **state)
     SafetensorsEntry entry = { .name = "big.weight", .dtype = DT_BF16, .n_dims = 2, .shape = { ROWS, COLS } };
     assert_ok(safetensors_write(path, &entry, (const void *[]){ numbers }, 1, &err), &err);
 
-    Safetensors *file = NULL;
+    Checkpoint *file = NULL;
     WeightList list;
     Weight w = { 0 };
     ModelOptions options = { 0 };
     weights_begin(&list, MATH_BF16);
     weights_scope(&list, "big.");
     weights_matrix(&list, &w, ROWS, COLS, "weight");
-    assert_ok(safetensors_open(&file, path, &err), &err);
+    assert_ok(checkpoint_open(&file, path, &err), &err);
     assert_ok(weights_load(&list, file, backend, &options, &err), &err);
     for (int r = 0; r < ROWS; r++) {
         float got[COLS], want[COLS];
@@ -185,7 +185,7 @@ static void test_large_matrix(void **state)
         assert_memory_equal(got, want, sizeof got);
     }
     weights_free(&list);
-    safetensors_close(file);
+    checkpoint_close(file);
     mem_free(numbers);
     unlink(path);
 }
@@ -195,79 +195,79 @@ static void test_large_matrix(void **state)
 typedef struct Fault {
     const char *what;
     const char *below;
-    void (*spoil)(Checkpoint *c);
+    void (*spoil)(TestCheckpoint *c);
     Status      status;
     const char *says[2]; /* parts of the sentence */
 } Fault;
 
-static void drop_tensor(Checkpoint *c)
+static void drop_tensor(TestCheckpoint *c)
 {
-    checkpoint_remove(c, "model.layers.1.mlp.up_proj.weight");
+    test_checkpoint_remove(c, "model.layers.1.mlp.up_proj.weight");
 }
-static void drop_embedding(Checkpoint *c)
+static void drop_embedding(TestCheckpoint *c)
 {
-    checkpoint_remove(c, "model.embed_tokens.weight");
+    test_checkpoint_remove(c, "model.embed_tokens.weight");
 }
-static void drop_head(Checkpoint *c)
+static void drop_head(TestCheckpoint *c)
 {
-    checkpoint_remove(c, "lm_head.weight");
+    test_checkpoint_remove(c, "lm_head.weight");
 }
-static void add_tensor(Checkpoint *c)
+static void add_tensor(TestCheckpoint *c)
 {
-    checkpoint_add(c, "model.layers.3.mlp.up_proj.weight", DT_BF16, 2, (int64_t[]){ 144, 64 });
+    test_checkpoint_add(c, "model.layers.3.mlp.up_proj.weight", DT_BF16, 2, (int64_t[]){ 144, 64 });
 }
-static void add_mtp(Checkpoint *c)
+static void add_mtp(TestCheckpoint *c)
 {
-    checkpoint_add(c, "mtp.fc.weight", DT_BF16, 2, (int64_t[]){ 64, 128 });
+    test_checkpoint_add(c, "mtp.fc.weight", DT_BF16, 2, (int64_t[]){ 64, 128 });
 }
-static void add_bias(Checkpoint *c) /* with attention_bias false in config.json */
+static void add_bias(TestCheckpoint *c) /* with attention_bias false in config.json */
 {
-    checkpoint_add(c, "model.layers.0.self_attn.q_proj.bias", DT_BF16, 1, (int64_t[]){ 64 });
+    test_checkpoint_add(c, "model.layers.0.self_attn.q_proj.bias", DT_BF16, 1, (int64_t[]){ 64 });
 }
-static void drop_bias(Checkpoint *c)
+static void drop_bias(TestCheckpoint *c)
 {
-    checkpoint_remove(c, "model.layers.1.self_attn.k_proj.bias");
+    test_checkpoint_remove(c, "model.layers.1.self_attn.k_proj.bias");
 }
-static void turn_matrix(Checkpoint *c)
+static void turn_matrix(TestCheckpoint *c)
 {
-    SafetensorsEntry *e = &checkpoint_find(c, "model.layers.2.mlp.down_proj.weight")->entry;
+    SafetensorsEntry *e = &test_checkpoint_find(c, "model.layers.2.mlp.down_proj.weight")->entry;
     int64_t rows = e->shape[0];
     e->shape[0] = e->shape[1];
     e->shape[1] = rows;
 }
-static void flatten_norm(Checkpoint *c)
+static void flatten_norm(TestCheckpoint *c)
 {
-    SafetensorsEntry *e = &checkpoint_find(c, "model.norm.weight")->entry;
+    SafetensorsEntry *e = &test_checkpoint_find(c, "model.norm.weight")->entry;
     e->n_dims = 2;
     e->shape[1] = 1;
 }
-static void turn_conv(Checkpoint *c) /* the layout of MLX conversions */
+static void turn_conv(TestCheckpoint *c) /* the layout of MLX conversions */
 {
-    SafetensorsEntry *e = &checkpoint_find(c, "model.layers.1.linear_attn.conv1d.weight")->entry;
+    SafetensorsEntry *e = &test_checkpoint_find(c, "model.layers.1.linear_attn.conv1d.weight")->entry;
     e->shape[1] = 4;
     e->shape[2] = 1;
 }
-static void quantise(Checkpoint *c)
+static void quantise(TestCheckpoint *c)
 {
-    checkpoint_remove(c, "model.layers.0.self_attn.q_proj.weight");
-    checkpoint_add(c, "model.layers.0.self_attn.q_proj.weight", DT_F8_E4M3, 2, (int64_t[]){ 64, 64 });
+    test_checkpoint_remove(c, "model.layers.0.self_attn.q_proj.weight");
+    test_checkpoint_add(c, "model.layers.0.self_attn.q_proj.weight", DT_F8_E4M3, 2, (int64_t[]){ 64, 64 });
 }
-static void put_integers(Checkpoint *c)
+static void put_integers(TestCheckpoint *c)
 {
-    checkpoint_remove(c, "model.layers.0.input_layernorm.weight");
-    checkpoint_add(c, "model.layers.0.input_layernorm.weight", DT_I64, 1, (int64_t[]){ 64 });
+    test_checkpoint_remove(c, "model.layers.0.input_layernorm.weight");
+    test_checkpoint_add(c, "model.layers.0.input_layernorm.weight", DT_I64, 1, (int64_t[]){ 64 });
 }
-static void nan_in_norm(Checkpoint *c)
+static void nan_in_norm(TestCheckpoint *c)
 {
-    ((uint16_t *)checkpoint_find(c, "model.layers.2.post_attention_layernorm.weight")->data)[5] = 0x7fc0;
+    ((uint16_t *)test_checkpoint_find(c, "model.layers.2.post_attention_layernorm.weight")->data)[5] = 0x7fc0;
 }
-static void minus_inf_in_a_log(Checkpoint *c)
+static void minus_inf_in_a_log(TestCheckpoint *c)
 {
-    ((float *)checkpoint_find(c, "model.layers.0.linear_attn.A_log")->data)[2] = -INFINITY;
+    ((float *)test_checkpoint_find(c, "model.layers.0.linear_attn.A_log")->data)[2] = -INFINITY;
 }
-static void huge_a_log(Checkpoint *c)
+static void huge_a_log(TestCheckpoint *c)
 {
-    ((float *)checkpoint_find(c, "model.layers.2.linear_attn.A_log")->data)[0] = 100;
+    ((float *)test_checkpoint_find(c, "model.layers.2.linear_attn.A_log")->data)[0] = 100;
 }
 
 static const Fault faults[] = {
@@ -288,7 +288,7 @@ static const Fault faults[] = {
     { "A_log too large", "qwen3_5", huge_a_log, ERR_INPUT, { "layers.2.linear_attn.A_log", "index 0" } },
 };
 
-static void assert_refused(const Checkpoint *c, const Fault *fault)
+static void assert_refused(const TestCheckpoint *c, const Fault *fault)
 {
     Error err = { 0 };
     Model *model = (Model *)c;
@@ -311,13 +311,13 @@ static void test_faults(void **state)
         char below[64];
         Error err = { 0 };
         snprintf(below, sizeof below, "tests/data/golden/%s", faults[i].below);
-        Checkpoint *c = open_checkpoint(below);
+        TestCheckpoint *c = open_checkpoint(below);
         faults[i].spoil(c);
         for (int n_shards = 1; n_shards <= 2; n_shards++) {
-            assert_ok(checkpoint_write(c, n_shards, &err), &err);
+            assert_ok(test_checkpoint_write(c, n_shards, &err), &err);
             assert_refused(c, &faults[i]);
         }
-        checkpoint_close(c);
+        test_checkpoint_close(c);
     }
 }
 
@@ -326,12 +326,12 @@ static void test_truncated(void **state)
     static const Fault fault = { "cut file", "llama", NULL, ERR_INPUT, { "model.safetensors", "cut short" } };
     Error err = { 0 };
     char path[512];
-    Checkpoint *c = open_checkpoint("tests/data/golden/llama");
-    assert_ok(checkpoint_write(c, 1, &err), &err);
+    TestCheckpoint *c = open_checkpoint("tests/data/golden/llama");
+    assert_ok(test_checkpoint_write(c, 1, &err), &err);
     snprintf(path, sizeof path, "%s/model.safetensors", c->dir);
     assert_int_equal(truncate(path, 100000), 0);
     assert_refused(c, &fault);
-    checkpoint_close(c);
+    test_checkpoint_close(c);
 }
 
 static void test_no_model(void **state)
@@ -486,9 +486,9 @@ static void test_dummy(void **state)
 
 static void test_fingerprint(void **state)
 {
-    Checkpoint *c = open_checkpoint("tests/data/golden/llama");
+    TestCheckpoint *c = open_checkpoint("tests/data/golden/llama");
     Answer before = answer_written(c, 1, DT_BF16);
-    uint16_t *w = checkpoint_find(c, "model.layers.1.mlp.gate_proj.weight")->data;
+    uint16_t *w = test_checkpoint_find(c, "model.layers.1.mlp.gate_proj.weight")->data;
     w[77] ^= 1; /* one bit of one weight */
     Answer after = answer_written(c, 1, DT_BF16);
     assert_int_not_equal(before.fingerprint, after.fingerprint);
@@ -497,14 +497,14 @@ static void test_fingerprint(void **state)
     Error err = { 0 };
     ModelOptions options = options_of(DT_BF16);
     options.sampler_version = 2;
-    assert_ok(checkpoint_write(c, 1, &err), &err);
+    assert_ok(test_checkpoint_write(c, 1, &err), &err);
     Answer sampler = answer_at(c->dir, &options);
     assert_int_not_equal(before.fingerprint, sampler.fingerprint);
     stream_use_workers(backend_stream(backend), 1);
     Answer same = answer_written(c, 1, DT_BF16);
     stream_use_workers(backend_stream(backend), backend_workers(backend));
     assert_int_equal(before.fingerprint, same.fingerprint);
-    checkpoint_close(c);
+    test_checkpoint_close(c);
 }
 
 /* ---- progress ---- */

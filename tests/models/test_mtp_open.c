@@ -106,40 +106,40 @@ static void test_options(void **state)
 
 /* nano with one thing wrong in its MTP tensors. */
 typedef struct Fault {
-    void      (*make)(Checkpoint *c);
+    void      (*make)(TestCheckpoint *c);
     Status      status;
     const char *text;
 } Fault;
 
-static void replace(Checkpoint *c, const char *name, DType dtype, int64_t rows, int64_t cols)
+static void replace(TestCheckpoint *c, const char *name, DType dtype, int64_t rows, int64_t cols)
 {
-    checkpoint_remove(c, name);
-    checkpoint_add(c, name, dtype, 2, (int64_t[]){ rows, cols });
+    test_checkpoint_remove(c, name);
+    test_checkpoint_add(c, name, dtype, 2, (int64_t[]){ rows, cols });
 }
 
-static void lose_norm(Checkpoint *c)
+static void lose_norm(TestCheckpoint *c)
 {
-    checkpoint_remove(c, "mtp.norm.weight");
+    test_checkpoint_remove(c, "mtp.norm.weight");
 }
 
-static void turn_fc(Checkpoint *c)
+static void turn_fc(TestCheckpoint *c)
 {
     replace(c, "mtp.fc.weight", DT_BF16, 512, 256);
 }
 
-static void type_fc(Checkpoint *c)
+static void type_fc(TestCheckpoint *c)
 {
     replace(c, "mtp.fc.weight", DT_I64, 256, 512);
 }
 
-static void add_layer(Checkpoint *c)
+static void add_layer(TestCheckpoint *c)
 {
-    checkpoint_add(c, "mtp.layers.1.input_layernorm.weight", DT_BF16, 1, (int64_t[]){ 256 });
+    test_checkpoint_add(c, "mtp.layers.1.input_layernorm.weight", DT_BF16, 1, (int64_t[]){ 256 });
 }
 
-static void spoil_norm(Checkpoint *c)
+static void spoil_norm(TestCheckpoint *c)
 {
-    ((uint16_t *)checkpoint_find(c, "mtp.norm.weight")->data)[3] = 0x7fc0;
+    ((uint16_t *)test_checkpoint_find(c, "mtp.norm.weight")->data)[3] = 0x7fc0;
 }
 
 /* The target has no use for these tensors and opens; the drafter says what is wrong. */
@@ -154,14 +154,14 @@ static void test_hostile(void **state)
     };
     for (int i = 0; i < COUNT(faults); i++) {
         Error err = { 0 };
-        Checkpoint *c = NULL;
-        assert_ok(checkpoint_open(&c, "models/nano", &err), &err);
+        TestCheckpoint *c = NULL;
+        assert_ok(test_checkpoint_open(&c, "models/nano", &err), &err);
         faults[i].make(c);
-        assert_ok(checkpoint_write(c, 1 + i % 2, &err), &err);
+        assert_ok(test_checkpoint_write(c, 1 + i % 2, &err), &err);
         Model *model = open_at(c->dir, DT_BF16);
         expect_refusal(model, c->dir, faults[i].status, faults[i].text);
         model_close(model);
-        checkpoint_close(c);
+        test_checkpoint_close(c);
     }
 }
 

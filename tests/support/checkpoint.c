@@ -13,18 +13,18 @@
 
 /* ---- reading ---- */
 
-static void set_name(CheckpointTensor *t, const char *name)
+static void set_name(TestTensor *t, const char *name)
 {
     snprintf(t->name, sizeof t->name, "%s", name);
     t->entry.name = t->name;
 }
 
-static Status read_tensors(Checkpoint *c, const Safetensors *st, Error *err)
+static Status read_tensors(TestCheckpoint *c, const Safetensors *st, Error *err)
 {
     Status s = OK;
     CHECK(safetensors_count(st) <= CHECKPOINT_MAX_TENSORS);
     for (int i = 0; i < safetensors_count(st) && !s; i++) {
-        CheckpointTensor *t = &c->tensor[c->n++];
+        TestTensor *t = &c->tensor[c->n++];
         t->entry = *safetensors_at(st, i);
         set_name(t, t->entry.name);
         t->data = mem_alloc(t->entry.bytes);
@@ -34,9 +34,9 @@ static Status read_tensors(Checkpoint *c, const Safetensors *st, Error *err)
     return s;
 }
 
-Status checkpoint_open(Checkpoint **out, const char *below, Error *err)
+Status test_checkpoint_open(TestCheckpoint **out, const char *below, Error *err)
 {
-    Checkpoint *c = *out = mem_alloc(sizeof *c);
+    TestCheckpoint *c = *out = mem_alloc(sizeof *c);
     if (!c) return error_set(err, ERR_NOMEM, "no memory for a checkpoint");
     Safetensors *st = NULL;
     Status s = source_path(c->source_dir, sizeof c->source_dir, below, err);
@@ -48,7 +48,7 @@ Status checkpoint_open(Checkpoint **out, const char *below, Error *err)
     return s;
 }
 
-static void remove_files(const Checkpoint *c)
+static void remove_files(const TestCheckpoint *c)
 {
     char path[512];
     static const char *const names[] = { "config.json", "model.safetensors", "model.safetensors.index.json" };
@@ -62,7 +62,7 @@ static void remove_files(const Checkpoint *c)
     }
 }
 
-void checkpoint_close(Checkpoint *c)
+void test_checkpoint_close(TestCheckpoint *c)
 {
     if (!c) return;
     remove_files(c);
@@ -73,14 +73,14 @@ void checkpoint_close(Checkpoint *c)
 
 /* ---- changing ---- */
 
-static int place_of(const Checkpoint *c, const char *name)
+static int place_of(const TestCheckpoint *c, const char *name)
 {
     for (int i = 0; i < c->n; i++)
         if (strcmp(c->tensor[i].name, name) == 0) return i;
     return -1;
 }
 
-CheckpointTensor *checkpoint_find(Checkpoint *c, const char *name)
+TestTensor *test_checkpoint_find(TestCheckpoint *c, const char *name)
 {
     int i = place_of(c, name);
     CHECK(i >= 0);
@@ -94,11 +94,11 @@ static size_t count_of(const SafetensorsEntry *e)
     return n;
 }
 
-CheckpointTensor *checkpoint_add(Checkpoint *c, const char *name, DType dtype, int n_dims, const int64_t *shape)
+TestTensor *test_checkpoint_add(TestCheckpoint *c, const char *name, DType dtype, int n_dims, const int64_t *shape)
 {
     CHECK(c->n < CHECKPOINT_MAX_TENSORS);
-    CheckpointTensor *t = &c->tensor[c->n++];
-    *t = (CheckpointTensor){ .entry = { .dtype = dtype, .n_dims = n_dims } };
+    TestTensor *t = &c->tensor[c->n++];
+    *t = (TestTensor){ .entry = { .dtype = dtype, .n_dims = n_dims } };
     memcpy(t->entry.shape, shape, (size_t)n_dims * sizeof *shape);
     set_name(t, name);
     t->entry.bytes = count_of(&t->entry) * dtype_bytes(dtype);
@@ -107,7 +107,7 @@ CheckpointTensor *checkpoint_add(Checkpoint *c, const char *name, DType dtype, i
     return t;
 }
 
-void checkpoint_remove(Checkpoint *c, const char *name)
+void test_checkpoint_remove(TestCheckpoint *c, const char *name)
 {
     int i = place_of(c, name);
     CHECK(i >= 0);
@@ -116,9 +116,9 @@ void checkpoint_remove(Checkpoint *c, const char *name)
     c->tensor[i].entry.name = c->tensor[i].name;
 }
 
-void checkpoint_rename(Checkpoint *c, const char *from, const char *to)
+void test_checkpoint_rename(TestCheckpoint *c, const char *from, const char *to)
 {
-    set_name(checkpoint_find(c, from), to);
+    set_name(test_checkpoint_find(c, from), to);
 }
 
 /* Rounds to the nearest float16, ties to even, denormals included. */
@@ -138,7 +138,7 @@ static uint16_t f32_to_f16(float x)
     return (uint16_t)(sign | bits);
 }
 
-void checkpoint_convert(CheckpointTensor *t, DType dtype)
+void test_checkpoint_convert(TestTensor *t, DType dtype)
 {
     size_t n = count_of(&t->entry);
     float *wide = mem_alloc_array(n, sizeof *wide);
@@ -159,7 +159,7 @@ void checkpoint_convert(CheckpointTensor *t, DType dtype)
 
 /* ---- writing ---- */
 
-static Status write_shard(const Checkpoint *c, int shard, int n_shards, const char *file, Buf *map, Error *err)
+static Status write_shard(const TestCheckpoint *c, int shard, int n_shards, const char *file, Buf *map, Error *err)
 {
     static SafetensorsEntry entries[CHECKPOINT_MAX_TENSORS];
     static const void *data[CHECKPOINT_MAX_TENSORS];
@@ -174,7 +174,7 @@ static Status write_shard(const Checkpoint *c, int shard, int n_shards, const ch
     return safetensors_write(path, entries, data, n, err);
 }
 
-static Status write_index(const Checkpoint *c, const Buf *map, Error *err)
+static Status write_index(const TestCheckpoint *c, const Buf *map, Error *err)
 {
     char path[512];
     uint64_t total = 0;
@@ -190,7 +190,7 @@ static Status write_index(const Checkpoint *c, const Buf *map, Error *err)
     return s;
 }
 
-static Status copy_config(const Checkpoint *c, Error *err)
+static Status copy_config(const TestCheckpoint *c, Error *err)
 {
     char from[4200], to[512], *text = NULL;
     size_t n = 0;
@@ -202,7 +202,7 @@ static Status copy_config(const Checkpoint *c, Error *err)
     return s;
 }
 
-Status checkpoint_write(const Checkpoint *c, int n_shards, Error *err)
+Status test_checkpoint_write(const TestCheckpoint *c, int n_shards, Error *err)
 {
     remove_files(c);
     Buf map;

@@ -6,31 +6,31 @@
 
 enum { CHECKPOINT_MAX_TENSORS = 256 };
 
-typedef struct CheckpointTensor {
+typedef struct TestTensor {
     char             name[160];
     SafetensorsEntry entry; /* its name points to `name` */
     void            *data;
-} CheckpointTensor;
+} TestTensor;
 
-typedef struct Checkpoint {
+typedef struct TestCheckpoint {
     char             source_dir[4096];
-    char             dir[256]; /* made by checkpoint_open, removed by checkpoint_close */
+    char             dir[256]; /* made by test_checkpoint_open, removed by test_checkpoint_close */
     int              n;
-    CheckpointTensor tensor[CHECKPOINT_MAX_TENSORS];
-} Checkpoint;
+    TestTensor tensor[CHECKPOINT_MAX_TENSORS];
+} TestCheckpoint;
 
 /* Reads a model directory of the source tree ("models/nano"), all tensors into memory. */
-Status checkpoint_open(Checkpoint **out, const char *below, Error *err);
-void   checkpoint_close(Checkpoint *c);
+Status test_checkpoint_open(TestCheckpoint **out, const char *below, Error *err);
+void   test_checkpoint_close(TestCheckpoint *c);
 
-CheckpointTensor *checkpoint_find(Checkpoint *c, const char *name); /* CHECKs that it is there */
-CheckpointTensor *checkpoint_add(Checkpoint *c, const char *name, DType dtype, int n_dims,
+TestTensor *test_checkpoint_find(TestCheckpoint *c, const char *name); /* CHECKs that it is there */
+TestTensor *test_checkpoint_add(TestCheckpoint *c, const char *name, DType dtype, int n_dims,
                                  const int64_t *shape); /* zeros */
-void              checkpoint_remove(Checkpoint *c, const char *name);
-void              checkpoint_rename(Checkpoint *c, const char *from, const char *to);
+void              test_checkpoint_remove(TestCheckpoint *c, const char *name);
+void              test_checkpoint_rename(TestCheckpoint *c, const char *from, const char *to);
 
 /* The tensor's numbers in another floating type; F16 by one rounding. */
-void checkpoint_convert(CheckpointTensor *t, DType dtype);
+void test_checkpoint_convert(TestTensor *t, DType dtype);
 
 /* config.json of the source and all tensors, in one file or n_shards of them with an index. */
-Status checkpoint_write(const Checkpoint *c, int n_shards, Error *err);
+Status test_checkpoint_write(const TestCheckpoint *c, int n_shards, Error *err);
