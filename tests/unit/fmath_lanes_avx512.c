@@ -2,7 +2,7 @@
 
 #include "backend/cpu/x86/fmath_avx512.h"
 
-bool lanes_available(void)
+static bool is_available(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
@@ -22,7 +22,10 @@ static __m512 in_lanes(int f, __m512 x)
     }
 }
 
-void lanes_vector(int f, const float *x, float *out, int n)
+static bool vector(int f, const float *x, float *out, int n)
 {
     for (int i = 0; i < n; i += 16) _mm512_storeu_ps(out + i, in_lanes(f, _mm512_loadu_ps(x + i)));
+    return true;
 }
+
+const LaneSet lanes_avx512 = { "avx512", is_available, vector };
