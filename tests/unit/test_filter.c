@@ -235,6 +235,7 @@ static void variants_give_the_same_bits(void **state)
             assert_memory_equal(want, got, (size_t)n * sizeof *got);
         }
     }
+    softmax_exp_variant(0)(want, x, COUNT(x), 0.25f); /* where there is no other */
     assert_true(want[0] == f_exp(-0.25f) && want[1] == 0 && want[2] == 0);
 }
 
