@@ -118,19 +118,30 @@ static void run(const GdnToken *token, int32_t n_tokens, int32_t dk, int32_t n)
     }
 }
 
-/* One row of the state through all updates. */
+/* Rows i .. of the state through all updates. */
+ALWAYS_INLINE void replay_rows(GdnState from, GdnState to, const GdnUpdate *update, int32_t n_updates, int64_t i,
+                               int32_t first, const int n_rows, const Columns w)
+{
+    V s[2][MAX_VECTORS];
+    UNROLL for (int r = 0; r < n_rows; r++) EACH(c) s[r][c] = load(from.data + (i + r) * from.stride + first, c, w);
+    for (int32_t t = 0; t < n_updates; t++) {
+        V decay = v_set(update[t].decay), u[MAX_VECTORS];
+        EACH(c) u[c] = load(update[t].u + first, c, w);
+        UNROLL for (int r = 0; r < n_rows; r++) {
+            V key = v_set(update[t].k[i + r]);
+            EACH(c) s[r][c] = v_fma(key, u[c], decay * s[r][c]);
+        }
+    }
+    UNROLL for (int r = 0; r < n_rows; r++) EACH(c) store(to.data + (i + r) * to.stride + first, c, s[r][c], w);
+}
+
+/* Two rows at a time: eight chains of multiply and fma hide their latency. */
 ALWAYS_INLINE void replay_columns(GdnState from, GdnState to, const GdnUpdate *update, int32_t n_updates, int32_t dk,
                                   int32_t first, const Columns w)
 {
-    for (int64_t i = 0; i < dk; i++) {
-        V s[MAX_VECTORS];
-        EACH(c) s[c] = load(from.data + i * from.stride + first, c, w);
-        for (int32_t t = 0; t < n_updates; t++) {
-            V decay = v_set(update[t].decay), key = v_set(update[t].k[i]);
-            EACH(c) s[c] = v_fma(key, load(update[t].u + first, c, w), decay * s[c]);
-        }
-        EACH(c) store(to.data + i * to.stride + first, c, s[c], w);
-    }
+    int64_t i = 0;
+    for (; i + 2 <= dk; i += 2) replay_rows(from, to, update, n_updates, i, first, 2, w);
+    if (i < dk) replay_rows(from, to, update, n_updates, i, first, 1, w);
 }
 
 static void replay(GdnState from, GdnState to, const GdnUpdate *update, int32_t n_updates, int32_t dk, int32_t n)
