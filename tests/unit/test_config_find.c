@@ -74,8 +74,8 @@ static void bundled_models_and_directories(void **state)
     assert_int_equal(model_find("nano", small, sizeof small, NULL), ERR_NOT_FOUND);
 }
 
-/* build/tandem beside models/, and bin/tandem beside share/: a copy of this program asks from there (through an emulator
- * where the test runs in one). */
+/* build/tandem beside models/, and bin/tandem beside share/: a copy of this program asks from there, through
+ * an emulator where the test runs in one. */
 static void beside_the_program(void **state)
 {
     const TempDir *t = *state;
@@ -89,7 +89,8 @@ static void beside_the_program(void **state)
         ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
         assert_true(n > 0);
         self[n] = '\0';
-        snprintf(command, sizeof command, "mkdir -p %s/%s %s/%s && cp %s %s/%s/t && $MESON_EXE_WRAPPER %s/%s/t --find nano-test > %s/out",
+        snprintf(command, sizeof command, "mkdir -p %s/%s %s/%s && cp %s %s/%s/t && "
+                 "$MESON_EXE_WRAPPER %s/%s/t --find nano-test > %s/out",
                  t->path, layouts[i][0], t->path, layouts[i][1], self, t->path, layouts[i][0], t->path, layouts[i][0],
                  t->path);
         assert_int_equal(system(command), 0);
