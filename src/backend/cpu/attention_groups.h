@@ -22,7 +22,8 @@ typedef struct ValueBlock {
     float       *o[BLOCK_QUERIES];
     const float *p[BLOCK_QUERIES]; /* weights, one a place */
     int32_t      first[BLOCK_QUERIES], end[BLOCK_QUERIES];
-    int32_t      first_any, first_all, end_all, end_any; /* all see [first_all, end_all), somebody [first_any, end_any) */
+    /* all see [first_all, end_all), somebody [first_any, end_any) */
+    int32_t      first_any, first_all, end_all, end_any;
 } ValueBlock;
 
 typedef struct AttentionKernels {

@@ -12,12 +12,13 @@
 
 enum {
     MAX_PENDING = 4, /* 1 + log2(MAX_K_PARTS) */
-    ROWS = 4,        /* worked on together: with 16 outputs each, half the registers of AVX, all of the latency of fma */
+    ROWS = 4,        /* worked on together: with 16 outputs each, half the registers of AVX, the latency of fma */
 };
 
 /* acc[r] += inputs [first, end) of ROWS rows, 16 outputs. wide: their inputs as float32, [n_in][ROWS]. The loops over n
  * have constant ends and no order, so the compiler makes vectors of them. */
-static void add_bf16(float out[ROWS][WEIGHT_PANEL], const float *wide, const uint32_t *panel, int64_t first, int64_t end)
+static void add_bf16(float out[ROWS][WEIGHT_PANEL], const float *wide, const uint32_t *panel, int64_t first,
+                     int64_t end)
 {
     float acc[ROWS][WEIGHT_PANEL] = { 0 };
     for (int64_t k = first; k < end; k += 2) {

@@ -41,7 +41,7 @@ typedef struct TileRows {
 
 typedef struct LinearKernels {
     int max_rows; /* of a tile, at most TILE_MAX_ROWS; panels are 1 or 2 */
-    TileFn tile[2][TILE_MAX_ROWS][TILE_MAX_PANELS]; /* [0] float32, [1] bf16; of R rows and P panels at [R - 1][P - 1] */
+    TileFn tile[2][TILE_MAX_ROWS][TILE_MAX_PANELS]; /* [0] float32, [1] bf16; R rows and P panels: [R - 1][P - 1] */
 
     /* 32-bit items that a word of R rows takes when it is packed. A block of K is a whole number of words further. */
     int (*packed_items)(bool is_bf16, int R);

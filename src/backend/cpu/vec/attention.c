@@ -64,7 +64,6 @@ static void scores_by_rows(float *const x[], const float *const q[], int n_q, co
 
 /* Four values in the 128-bit vectors that every machine has. */
 typedef float    V4 __attribute__((vector_size(16)));
-typedef int32_t  V4I __attribute__((vector_size(16)));
 typedef uint32_t V4U __attribute__((vector_size(16)));
 typedef uint16_t V4H __attribute__((vector_size(8)));
 
@@ -85,12 +84,12 @@ ALWAYS_INLINE void turn_4(float *tile, const void *const key[4], int64_t d, bool
 {
     V4 a = load_4(key[0], d, is_bf16), b = load_4(key[1], d, is_bf16);
     V4 c = load_4(key[2], d, is_bf16), e = load_4(key[3], d, is_bf16);
-    V4 ab_low = __builtin_shuffle(a, b, (V4I){ 0, 4, 1, 5 }), ab_high = __builtin_shuffle(a, b, (V4I){ 2, 6, 3, 7 });
-    V4 ce_low = __builtin_shuffle(c, e, (V4I){ 0, 4, 1, 5 }), ce_high = __builtin_shuffle(c, e, (V4I){ 2, 6, 3, 7 });
-    V4 out[4] = { __builtin_shuffle(ab_low, ce_low, (V4I){ 0, 1, 4, 5 }),
-                  __builtin_shuffle(ab_low, ce_low, (V4I){ 2, 3, 6, 7 }),
-                  __builtin_shuffle(ab_high, ce_high, (V4I){ 0, 1, 4, 5 }),
-                  __builtin_shuffle(ab_high, ce_high, (V4I){ 2, 3, 6, 7 }) };
+    V4 ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    V4 ce_low = __builtin_shufflevector(c, e, 0, 4, 1, 5), ce_high = __builtin_shufflevector(c, e, 2, 6, 3, 7);
+    V4 out[4] = { __builtin_shufflevector(ab_low, ce_low, 0, 1, 4, 5),
+                  __builtin_shufflevector(ab_low, ce_low, 2, 3, 6, 7),
+                  __builtin_shufflevector(ab_high, ce_high, 0, 1, 4, 5),
+                  __builtin_shufflevector(ab_high, ce_high, 2, 3, 6, 7) };
     UNROLL for (int i = 0; i < 4; i++) memcpy(tile + (d + i) * TILE_KEYS, &out[i], sizeof out[i]);
 }
 

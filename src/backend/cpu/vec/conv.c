@@ -6,7 +6,8 @@ static void conv_row(float *out, const float *const in[CONV_TAPS], float tap[CON
 {
     for (int64_t c = 0; c < n; c += V_LANES) {
         V x = v_load(tap[0] + c) * v_load_n(in[3] + c, n - c);
-        for (int t = 1; t < CONV_TAPS; t++) x = v_fma(v_load(tap[t] + c), v_load_n(in[CONV_TAPS - 1 - t] + c, n - c), x);
+        for (int t = 1; t < CONV_TAPS; t++)
+            x = v_fma(v_load(tap[t] + c), v_load_n(in[CONV_TAPS - 1 - t] + c, n - c), x);
         v_store_n(out + c, v_silu(x), n - c);
     }
 }

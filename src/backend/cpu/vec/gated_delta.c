@@ -13,7 +13,8 @@ enum { MAX_VECTORS = 4, SLICE = MAX_VECTORS * V_LANES };
 static void unit(float *out, const float *x, int32_t dk, float scale)
 {
     V factor = v_set(1.0f / sqrtf(v_lanes_dot(x, x, dk) + 1e-6f));
-    for (int32_t i = 0; i < dk; i += V_LANES) v_store_n(out + i, v_load_n(x + i, dk - i) * factor * v_set(scale), dk - i);
+    for (int32_t i = 0; i < dk; i += V_LANES)
+        v_store_n(out + i, v_load_n(x + i, dk - i) * factor * v_set(scale), dk - i);
 }
 
 /* Columns of a slice: n vectors, of which the last may be partly filled. */

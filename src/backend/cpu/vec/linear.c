@@ -17,7 +17,8 @@ enum {
 #define FITS(R, P) ((R) * (P) * V_PER_16 + 2 * V_PER_16 + 1 <= REGISTERS)
 
 /* acc[r] += the words of one panel. weight: [0] the even input's, [1] the odd one's (bf16), or the one there is. */
-ALWAYS_INLINE void add_words(V acc[MAX_R][V_PER_16], const float *x, const uint32_t *word, const int R, const bool is_bf16)
+ALWAYS_INLINE void add_words(V acc[MAX_R][V_PER_16], const float *x, const uint32_t *word, const int R,
+                             const bool is_bf16)
 {
     V even[V_PER_16], odd[V_PER_16];
     UNROLL for (int c = 0; c < V_PER_16; c++) {
@@ -37,7 +38,8 @@ ALWAYS_INLINE void add_words(V acc[MAX_R][V_PER_16], const float *x, const uint3
 }
 
 /* Panels [first, first + n) of a tile's P. All of R, P, n and is_bf16 are constants: the arrays become registers. */
-ALWAYS_INLINE void tile_panels(const Tile *t, const int R, const int P, const int first, const int n, const bool is_bf16)
+ALWAYS_INLINE void tile_panels(const Tile *t, const int R, const int P, const int first, const int n,
+                               const bool is_bf16)
 {
     V acc[MAX_P][MAX_R][V_PER_16];
     float *saved = t->acc + first * WEIGHT_PANEL;
@@ -132,7 +134,8 @@ static void pack(const TileRows *rows, uint32_t *to, const char *const row[TILE_
 
 static void store(float *to, const float *acc, int P, int64_t n_left, bool is_streamed)
 {
-    for (int64_t n = 0; n < P * WEIGHT_PANEL && n < n_left; n += V_LANES) v_store_n(to + n, v_load(acc + n), n_left - n);
+    for (int64_t n = 0; n < P * WEIGHT_PANEL && n < n_left; n += V_LANES)
+        v_store_n(to + n, v_load(acc + n), n_left - n);
 }
 
 static void store_gated(void *row, DType dtype, int64_t col, const float *acc, int64_t n)
