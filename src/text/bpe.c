@@ -42,7 +42,7 @@ static uint32_t pair_hash(int32_t left, int32_t right)
     return (uint32_t)(key ^ key >> 32);
 }
 
-static uint32_t word_hash(const char *bytes, size_t n)
+uint32_t bytes_hash(const char *bytes, size_t n)
 {
     uint64_t h = n;
     uint64_t word = 0;
@@ -58,76 +58,57 @@ static uint32_t word_hash(const char *bytes, size_t n)
 }
 
 /* Power of two, filled to three quarters at most: probing always meets an empty slot, and few pages are touched. */
-static uint32_t table_slots(int32_t n)
+uint32_t bpe_table_slots(int32_t n)
 {
     uint32_t slots = 16;
     while (slots / 4 * 3 < (uint32_t)n) slots *= 2;
     return slots;
 }
 
-static struct PairSlot *pair_slot(const Bpe *bpe, int32_t left, int32_t right)
+static const PairSlot *pair_slot(const Vocab *v, const PairSlot *pairs, int32_t left, int32_t right)
 {
     for (uint32_t at = pair_hash(left, right);; at++) {
-        struct PairSlot *slot = &bpe->pairs[at & (bpe->n_pairs - 1)];
+        const PairSlot *slot = &pairs[at & (v->n_pairs - 1)];
         if (slot->rank < 0 || (slot->left == left && slot->right == right)) return slot;
     }
 }
 
-static int32_t *word_slot(const Bpe *bpe, const char *bytes, size_t n)
+static const int32_t *word_slot(const Vocab *v, const int32_t *words, const char *bytes, size_t n)
 {
-    for (uint32_t at = word_hash(bytes, n);; at++) {
-        int32_t *slot = &bpe->words[at & (bpe->n_words - 1)];
-        if (*slot < 0 || str_equal(vocab_bytes(bpe->vocab, *slot), (Str){ bytes, n })) return slot;
+    for (uint32_t at = bytes_hash(bytes, n);; at++) {
+        const int32_t *slot = &words[at & (v->n_words - 1)];
+        if (*slot < 0 || str_equal(vocab_bytes(v, *slot), (Str){ bytes, n })) return slot;
     }
 }
 
-static void fill_pairs(Bpe *bpe)
+void bpe_fill_pairs(const Vocab *v, PairSlot *pairs)
 {
-    for (uint32_t i = 0; i < bpe->n_pairs; i++) bpe->pairs[i].rank = -1;
-    for (int32_t rank = 0; rank < bpe->vocab->n_merges; rank++) {
-        const Merge *m = &bpe->vocab->merges[rank];
-        *pair_slot(bpe, m->left, m->right) = (struct PairSlot){ m->left, m->right, rank };
+    for (uint32_t i = 0; i < v->n_pairs; i++) pairs[i].rank = -1;
+    for (int32_t rank = 0; rank < v->n_merges; rank++) {
+        const Merge *m = &v->merges[rank];
+        pairs[pair_slot(v, pairs, m->left, m->right) - pairs] = (PairSlot){ m->left, m->right, rank };
     }
 }
 
-static void fill_words(Bpe *bpe)
+void bpe_fill_words(const Vocab *v, int32_t *words)
 {
-    const Vocab *v = bpe->vocab;
-    memset(bpe->words, 0xFF, bpe->n_words * sizeof *bpe->words);
-    memset(bpe->byte_id, 0xFF, sizeof bpe->byte_id);
+    memset(words, 0xFF, v->n_words * sizeof *words);
     for (int32_t id = 0; id < v->n_ids; id++) {
         if (!(v->flags[id] & TOKEN_WORD)) continue;
         Str bytes = vocab_bytes(v, id);
-        *word_slot(bpe, bytes.data, bytes.len) = id;
-        if (bytes.len == 1) bpe->byte_id[(uint8_t)bytes.data[0]] = id;
-        if (bytes.len > bpe->longest) bpe->longest = bytes.len;
+        words[word_slot(v, words, bytes.data, bytes.len) - words] = id;
     }
 }
 
-Status bpe_open(Bpe *bpe, const Vocab *vocab, Error *err)
+void bpe_open(Bpe *bpe, const Vocab *vocab)
 {
-    *bpe = (Bpe){ .vocab = vocab, .n_pairs = table_slots(vocab->n_merges), .n_words = table_slots(vocab->n_ids) };
-    bpe->pairs = mem_alloc_array(bpe->n_pairs, sizeof *bpe->pairs);
-    bpe->words = mem_alloc_array(bpe->n_words, sizeof *bpe->words);
-    if (!bpe->pairs || !bpe->words) {
-        bpe_close(bpe);
-        return error_set(err, ERR_NOMEM, "no memory for a vocabulary of %d tokens", (int)vocab->n_ids);
-    }
-    fill_pairs(bpe);
-    fill_words(bpe);
-    return OK;
-}
-
-void bpe_close(Bpe *bpe)
-{
-    mem_free(bpe->pairs);
-    mem_free(bpe->words);
-    *bpe = (Bpe){ 0 };
+    bpe->vocab = vocab;
+    for (int b = 0; b < COUNT(bpe->byte_id); b++) bpe->byte_id[b] = bpe_find_word(bpe, &(char){ (char)b }, 1);
 }
 
 int32_t bpe_find_word(const Bpe *bpe, const char *bytes, size_t n)
 {
-    return n <= bpe->longest ? *word_slot(bpe, bytes, n) : -1;
+    return *word_slot(bpe->vocab, bpe->vocab->words, bytes, n);
 }
 
 /* ---- merging ---- */
@@ -183,7 +164,7 @@ static uint64_t heap_pop(uint64_t *heap, size_t *n)
 static void rank_symbol(const Bpe *bpe, struct Symbol *symbols, int32_t at)
 {
     struct Symbol *s = &symbols[at];
-    s->rank = s->next < 0 ? -1 : pair_slot(bpe, s->id, symbols[s->next].id)->rank;
+    s->rank = s->next < 0 ? -1 : pair_slot(bpe->vocab, bpe->vocab->pairs, s->id, symbols[s->next].id)->rank;
 }
 
 /* One symbol a byte, linked; their number. */

@@ -60,7 +60,7 @@ static Status open_parts(Tokenizer *t, const char *dir, const char *cache_dir, E
     const char *source = gguf_is_path(dir) ? dir : path;
     if (!s) s = cache_take_image(&t->image, &n, source, cache_dir, err);
     if (!s) s = image_open(&t->vocab, t->image, n, source, err);
-    if (!s) s = bpe_open(&t->bpe, &t->vocab, err);
+    if (!s) bpe_open(&t->bpe, &t->vocab);
     if (!s) s = added_tokens_open(&t->added, &t->vocab, TOKEN_ADDED | TOKEN_NORMALIZED, TOKEN_ADDED, err);
     if (!s) s = added_tokens_open(&t->added_normalized, &t->vocab, TOKEN_ADDED | TOKEN_NORMALIZED,
                                   TOKEN_ADDED | TOKEN_NORMALIZED, err);
@@ -90,7 +90,6 @@ void tokenizer_close(Tokenizer *t)
     pretokenizer_close(t->pretokenizer);
     added_tokens_close(&t->added_normalized);
     added_tokens_close(&t->added);
-    bpe_close(&t->bpe);
     mem_free(t->image);
     mem_free(t);
 }

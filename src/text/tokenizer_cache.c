@@ -93,7 +93,8 @@ static bool source_unchanged(char *image, size_t n, const SourceStamp *stamp, co
 {
     const SourceStamp *then = image_stamp(image);
     if (then->bytes != n_json || memcmp(then->sha, stamp->sha, sizeof then->sha) != 0) return false;
-    return image_restamp(image, n, stamp);
+    image_restamp(image, n, stamp);
+    return true;
 }
 
 /* Reads the source: `cached` (or NULL) is used when it was made from the same bytes, freed when not. */

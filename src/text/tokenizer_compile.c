@@ -3,6 +3,7 @@
  * Everything that decides about ids is read from the file, never guessed from the model's type, and what we do not do
  * is refused by name: a tokenizer that is nearly right is worse than none. */
 #include "text/tokenizer_image_impl.h"
+#include "text/tokenizer_tables_impl.h"
 #include "base/json.h"
 #include "base/memory.h"
 
@@ -10,15 +11,13 @@ enum { MAX_VOCAB_BYTES = 1 << 28 };
 
 typedef struct Compiler {
     const char *what; /* the file's name, for messages */
-    json_t     *vocab_json;
+    Tables      tables;
     int16_t     char_byte[512]; /* character of the byte map to its byte, -1 = none */
     int32_t     n_ids;
     Str        *tokens; /* [n_ids]; owned by token_text */
     uint8_t    *flags;  /* [n_ids] */
     Buf         token_text;
     size_t     *token_at; /* [n_ids] into token_text while it grows */
-    Merge      *merges;
-    int32_t     n_merges;
     bool        nfc, byte_level;
     int         n_steps;
     PreTokenizeStep steps[MAX_PRETOKENIZE_STEPS]; /* patterns borrowed from the JSON tree or constant */
@@ -83,43 +82,36 @@ static bool append_mapped(Compiler *c, const char *entry, size_t n)
     return true;
 }
 
-static Status note_id(Compiler *c, const json_t *id)
+static void note_id(Compiler *c, int64_t id)
 {
-    json_int_t value = json_integer_value(id);
-    if (!json_is_integer(id) || value < 0 || value > MAX_TOKEN_ID) return malformed(c, "a token id is out of range");
-    if (value >= c->n_ids) c->n_ids = (int32_t)value + 1;
-    return OK;
+    if (id >= c->n_ids) c->n_ids = (int32_t)id + 1;
 }
 
 static Status count_ids(Compiler *c, const json_t *added)
 {
-    const char *key;
-    json_t *value;
+    json_t *token;
     size_t i;
-    Status status = OK;
-    json_object_foreach(c->vocab_json, key, value) {
-        if (status == OK) status = note_id(c, value);
+    for (int32_t k = 0; k < c->tables.n_entries; k++) note_id(c, c->tables.entries[k].id);
+    json_array_foreach(added, i, token) {
+        const json_t *id = json_object_get(token, "id");
+        json_int_t value = json_integer_value(id);
+        if (!json_is_integer(id) || value < 0 || value > MAX_TOKEN_ID) return malformed(c, "a token id is out of range");
+        note_id(c, value);
     }
-    json_array_foreach(added, i, value) {
-        if (status == OK) status = note_id(c, json_object_get(value, "id"));
-    }
-    if (status == OK && c->n_ids == 0) status = malformed(c, "it has no tokens");
-    return status;
+    return c->n_ids > 0 ? OK : malformed(c, "it has no tokens");
 }
 
 static Status read_vocab(Compiler *c)
 {
-    const char *entry;
-    json_t *value;
-    json_object_foreach(c->vocab_json, entry, value) {
-        int32_t id = (int32_t)json_integer_value(value);
-        if (c->flags[id])
-            return error_set(c->err, ERR_INPUT, "%s is malformed: two tokens have the id %d", c->what, (int)id);
+    for (int32_t k = 0; k < c->tables.n_entries; k++) {
+        Entry entry = c->tables.entries[k];
+        if (c->flags[entry.id])
+            return error_set(c->err, ERR_INPUT, "%s is malformed: two tokens have the id %d", c->what, (int)entry.id);
         size_t begin = c->token_text.len;
-        bool mapped = append_mapped(c, entry, strlen(entry));
-        c->token_at[id] = begin;
-        c->tokens[id].len = c->token_text.len - begin;
-        c->flags[id] = TOKEN_KNOWN | (mapped ? TOKEN_WORD : 0);
+        bool mapped = append_mapped(c, entry.text.data, entry.text.len);
+        c->token_at[entry.id] = begin;
+        c->tokens[entry.id].len = c->token_text.len - begin;
+        c->flags[entry.id] = TOKEN_KNOWN | (mapped ? TOKEN_WORD : 0);
     }
     return OK;
 }
@@ -164,67 +156,6 @@ static Status read_tokens(Compiler *c, const json_t *root)
     return status;
 }
 
-/* ---- merges ---- */
-
-static int32_t id_of_entry(const Compiler *c, const char *entry)
-{
-    const json_t *id = json_object_get(c->vocab_json, entry);
-    return id ? (int32_t)json_integer_value(id) : -1;
-}
-
-/* Both forms: "A B" and ["A", "B"]. joined: scratch. */
-static Status read_merge(Compiler *c, const json_t *merge, Buf *joined, Merge *out)
-{
-    const char *left = json_string_value(json_array_get(merge, 0)),
-               *right = json_string_value(json_array_get(merge, 1));
-    buf_clear(joined);
-    if (json_is_string(merge)) {
-        const char *text = json_string_value(merge), *space = strchr(text, ' ');
-        if (!space) return malformed(c, "a merge has no space");
-        buf_append(joined, text, (size_t)(space - text));
-        right = space + 1;
-    } else if (left && right) {
-        buf_text(joined, left);
-    } else {
-        return malformed(c, "a merge is neither a string nor a pair of strings");
-    }
-    size_t left_bytes = joined->len;
-    buf_text(joined, right);
-    if (joined->failed) return error_set(c->err, ERR_NOMEM, "no memory to read %s", c->what);
-    if (!left_bytes || !*right) return malformed(c, "a merge has an empty half");
-    out->right = id_of_entry(c, right);
-    out->id = id_of_entry(c, joined->data);
-    joined->data[left_bytes] = '\0';
-    out->left = id_of_entry(c, joined->data);
-    joined->data[left_bytes] = *right; /* whole again for the message */
-    if (out->left >= 0 && out->right >= 0 && out->id >= 0) return OK;
-    return error_set(c->err, ERR_INPUT,
-                     "%s is malformed: the merge that makes \"%.80s\" names a token that is not in the vocabulary",
-                     c->what, joined->data);
-}
-
-static bool is_version_line(const json_t *merge)
-{
-    const char *text = json_string_value(merge);
-    return text && strncmp(text, "#version", 8) == 0;
-}
-
-static Status read_merges(Compiler *c, const json_t *model)
-{
-    const json_t *list = json_object_get(model, "merges");
-    if (!json_is_array(list)) return malformed(c, "its model has no merges");
-    c->merges = mem_alloc_array(json_array_size(list) + 1, sizeof *c->merges);
-    if (!c->merges) return error_set(c->err, ERR_NOMEM, "no memory to read %s", c->what);
-    Buf joined;
-    buf_init(&joined, MAX_VOCAB_BYTES);
-    Status status = OK;
-    for (size_t i = is_version_line(json_array_get(list, 0)); status == OK && i < json_array_size(list); i++) {
-        status = read_merge(c, json_array_get(list, i), &joined, &c->merges[c->n_merges++]);
-    }
-    buf_free(&joined);
-    return status;
-}
-
 /* ---- model, normaliser, pre-tokenizer, decoder ---- */
 
 /* Bytes that well-formed UTF-8 never holds need no token. */
@@ -248,8 +179,8 @@ static Status check_model(Compiler *c, const json_t *model)
         return error_set(c->err, ERR_UNSUPPORTED, "%s holds a %s model; only byte-level BPE is supported", c->what,
                          type);
     }
-    c->vocab_json = json_object_get(model, "vocab");
-    if (!json_is_object(c->vocab_json)) return malformed(c, "its model has no vocab");
+    if (!json_is_object(json_object_get(model, "vocab"))) return malformed(c, "its model has no vocab");
+    if (!json_is_array(json_object_get(model, "merges"))) return malformed(c, "its model has no merges");
     const char *prefix = json_string_value(json_object_get(model, "continuing_subword_prefix"));
     const char *suffix = json_string_value(json_object_get(model, "end_of_word_suffix"));
     if (prefix && *prefix) return refuse(c, "continuing_subword_prefix");
@@ -339,15 +270,16 @@ static Status check_decoder(Compiler *c, const json_t *decoder)
     return refuse(c, "a decoder other than ByteLevel");
 }
 
-static Status read_json(Compiler *c, const json_t *root)
+/* root: without the tables, which are text. */
+static Status read_json(Compiler *c, const json_t *root, Str vocab, Str merges)
 {
     const json_t *model = json_object_get(root, "model");
     Status s = check_model(c, model);
     if (!s) s = read_normalizer(c, json_object_get(root, "normalizer"));
     if (!s) s = read_pretokenizers(c, json_object_get(root, "pre_tokenizer"));
     if (!s) s = check_decoder(c, json_object_get(root, "decoder"));
+    if (!s) s = tables_read(&c->tables, vocab, merges, c->what, c->err);
     if (!s) s = read_tokens(c, root);
-    if (!s) s = read_merges(c, model);
     if (!s && json_has(model, "unk_token") && misses_a_byte(c))
         s = refuse(c, "unk_token with an incomplete byte alphabet");
     return s;
@@ -364,13 +296,8 @@ static void append_steps(const Compiler *c, Buf *image)
     }
 }
 
-static Status seal(const Compiler *c, Buf *image)
-{
-    if (image_seal(image->data, image->len)) return OK;
-    return error_set(c->err, ERR_NOMEM, "no memory to compile %s", c->what);
-}
-
-/* Tokens in the order of their ids: offsets first, as the layout has it, the bytes last. */
+/* Tokens in the order of their ids: offsets first, as the layout has it, the bytes last. The tables for look-ups are
+ * left as room. */
 static Status append_sections(const Compiler *c, Buf *image, const SourceStamp *stamp)
 {
     uint32_t *offsets = mem_alloc_array((size_t)c->n_ids + 1, sizeof *offsets);
@@ -380,34 +307,37 @@ static Status append_sections(const Compiler *c, Buf *image, const SourceStamp *
                            .version = IMAGE_VERSION,
                            .source = *stamp,
                            .n_ids = (uint32_t)c->n_ids,
-                           .n_merges = (uint32_t)c->n_merges,
+                           .n_merges = (uint32_t)c->tables.n_merges,
+                           .n_pairs = bpe_table_slots(c->tables.n_merges),
+                           .n_words = bpe_table_slots(c->n_ids),
                            .n_steps = (uint32_t)c->n_steps,
                            .nfc = c->nfc,
                            .blob_bytes = offsets[c->n_ids] };
     image_append(image, &header, sizeof header);
     image_append(image, offsets, ((size_t)c->n_ids + 1) * sizeof *offsets);
     image_append(image, c->flags, (size_t)c->n_ids);
-    image_append(image, c->merges, (size_t)c->n_merges * sizeof *c->merges);
+    image_append(image, c->tables.merges, (size_t)c->tables.n_merges * sizeof *c->tables.merges);
+    image_append_zeros(image, (size_t)header.n_pairs * sizeof(PairSlot));
+    image_append_zeros(image, (size_t)header.n_words * sizeof(int32_t));
     append_steps(c, image);
-    size_t blob_at = image->len;
     for (int32_t id = 0; id < c->n_ids; id++) buf_append(image, c->tokens[id].data, c->tokens[id].len);
-    char zeros[8] = { 0 };
-    buf_append(image, zeros, (0 - (image->len - blob_at)) & 7);
+    image_align(image);
     mem_free(offsets);
-    if (image->failed) return error_set(c->err, ERR_NOMEM, "no memory to compile %s", c->what);
-    return seal(c, image);
+    return image->failed ? error_set(c->err, ERR_NOMEM, "no memory to compile %s", c->what) : OK;
 }
 
 /* With ignore_merges every word of the vocabulary is whole, else those that their own merges lead back to. */
-static Status find_whole_words(const Bpe *bpe, uint8_t *flags, bool ignore_merges)
+static Status find_whole_words(const Vocab *vocab, uint8_t *flags, bool ignore_merges)
 {
     BpeWork work = { 0 };
     IdList ids = { .max = INT32_MAX };
-    for (int32_t id = 0; id < bpe->vocab->n_ids; id++) {
+    Bpe bpe;
+    bpe_open(&bpe, vocab);
+    for (int32_t id = 0; id < vocab->n_ids; id++) {
         if (!(flags[id] & TOKEN_WORD)) continue;
-        Str word = vocab_bytes(bpe->vocab, id);
+        Str word = vocab_bytes(vocab, id);
         ids.n = 0;
-        if (!ignore_merges) bpe_encode_by_merges(bpe, &work, word.data, word.len, &ids);
+        if (!ignore_merges) bpe_encode_by_merges(&bpe, &work, word.data, word.len, &ids);
         if (ignore_merges || (ids.n == 1 && ids.ids[0] == id)) flags[id] |= TOKEN_WHOLE;
     }
     mem_free(ids.ids);
@@ -415,19 +345,23 @@ static Status find_whole_words(const Bpe *bpe, uint8_t *flags, bool ignore_merge
     return ids.status;
 }
 
-/* Sets TOKEN_WHOLE in an image that is complete but for that. */
-static Status mark_whole_words(Compiler *c, Buf *image, bool ignore_merges)
+/* Where a view into the image can be written. */
+static void *place(const Buf *image, const void *view)
+{
+    return image->data + ((const char *)view - image->data);
+}
+
+/* Fills the tables for look-ups and sets TOKEN_WHOLE, in an image that is complete but for that. */
+static Status complete(Compiler *c, Buf *image, bool ignore_merges)
 {
     Vocab vocab;
-    Bpe bpe;
-    Status status = image_open(&vocab, image->data, image->len, c->what, c->err);
-    if (status == OK) status = bpe_open(&bpe, &vocab, c->err);
-    if (status != OK) return status;
-    uint8_t *flags = (uint8_t *)image->data + ((const char *)vocab.flags - image->data);
-    status = find_whole_words(&bpe, flags, ignore_merges);
-    bpe_close(&bpe);
+    CHECK(image_map(&vocab, image->data, image->len));
+    bpe_fill_pairs(&vocab, place(image, vocab.pairs));
+    bpe_fill_words(&vocab, place(image, vocab.words));
+    Status status = find_whole_words(&vocab, place(image, vocab.flags), ignore_merges);
     if (status != OK) return error_set(c->err, status, "no memory to compile %s", c->what);
-    return seal(c, image);
+    image_seal(image->data, image->len);
+    return OK;
 }
 
 static void compiler_free(Compiler *c)
@@ -435,22 +369,50 @@ static void compiler_free(Compiler *c)
     mem_free(c->tokens);
     mem_free(c->flags);
     mem_free(c->token_at);
-    mem_free(c->merges);
+    tables_free(&c->tables);
     buf_free(&c->token_text);
+}
+
+static Status compile_tree(Compiler *c, Buf *image, const json_t *root, Str vocab, Str merges, const SourceStamp *stamp)
+{
+    Status s = read_json(c, root, vocab, merges);
+    if (!s) s = append_sections(c, image, stamp);
+    if (!s) s = complete(c, image, is_set(json_object_get(root, "model"), "ignore_merges"));
+    return s;
+}
+
+/* What is wrong: that the text is no JSON comes before everything else, and with the place in the whole of it. */
+static Status explain(Status status, const Error *why, const char *json, size_t n, const char *what, Error *err)
+{
+    json_t *tree = NULL;
+    Status whole = status != ERR_NOMEM ? json_parse(&tree, json, n, what, err) : OK;
+    json_decref(tree);
+    return whole != OK ? whole : error_set(err, status, "%s", why->text);
+}
+
+static Status compile_text(Compiler *c, Buf *image, Buf *rest, const char *json, size_t n, const SourceStamp *stamp)
+{
+    Str vocab, merges;
+    json_t *root;
+    if (utf8_valid_bytes(json, n) < n) return malformed(c, "it is not UTF-8");
+    if (!json_cut(rest, &vocab, &merges, json, n)) return error_set(c->err, ERR_NOMEM, "no memory to read %s", c->what);
+    Status status = json_parse(&root, rest->data ? rest->data : "", rest->len, c->what, c->err);
+    if (status != OK) return status;
+    status = compile_tree(c, image, root, vocab, merges, stamp);
+    json_decref(root);
+    return status;
 }
 
 Status image_compile(Buf *image, const char *json, size_t n, const char *what, const SourceStamp *stamp, Error *err)
 {
-    Compiler c = { .what = what, .err = err };
-    json_t *root;
-    Status s = json_parse(&root, json, n, what, err);
-    if (s != OK) return s;
-    fill_char_byte(&c);
+    Error why = { 0 };
+    Compiler c = { .what = what, .err = &why };
+    Buf rest;
+    buf_init(&rest, n + 8);
     buf_init(&c.token_text, MAX_VOCAB_BYTES);
-    s = read_json(&c, root);
-    if (!s) s = append_sections(&c, image, stamp);
-    if (!s) s = mark_whole_words(&c, image, is_set(json_object_get(root, "model"), "ignore_merges"));
+    fill_char_byte(&c);
+    Status status = compile_text(&c, image, &rest, json, n, stamp);
     compiler_free(&c);
-    json_decref(root);
-    return s;
+    buf_free(&rest);
+    return status == OK ? OK : explain(status, &why, json, n, what, err);
 }

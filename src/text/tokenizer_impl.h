@@ -30,6 +30,10 @@ typedef struct Merge {
     int32_t left, right, id;
 } Merge;
 
+typedef struct PairSlot {
+    int32_t left, right, rank; /* rank -1 = empty */
+} PairSlot;
+
 typedef struct PreTokenizeStep {
     bool literal; /* the pattern is text to be found, not a regular expression */
     Str  pattern;
@@ -43,6 +47,9 @@ typedef struct Vocab {
     const char     *blob;
     int32_t         n_merges;
     const Merge    *merges;  /* in order of rank */
+    uint32_t        n_pairs, n_words; /* slots of the two tables, powers of two; each has an empty one */
+    const PairSlot *pairs;   /* ranks by hash of the pair */
+    const int32_t  *words;   /* ids of TOKEN_WORD tokens by hash of their bytes, -1 = empty */
     bool            nfc;
     int             n_steps;
     PreTokenizeStep steps[MAX_PRETOKENIZE_STEPS];
@@ -67,12 +74,6 @@ void id_list_push(IdList *list, int32_t id);
 typedef struct Bpe {
     const Vocab *vocab;
     int32_t      byte_id[256]; /* token of one byte, -1 = none: such bytes vanish, as in the original */
-    uint32_t     n_pairs, n_words; /* slots of the two tables, powers of two */
-    struct PairSlot {
-        int32_t left, right, rank; /* rank -1 = empty */
-    } *pairs;
-    int32_t *words; /* ids of TOKEN_WORD tokens by hash of their bytes, -1 = empty */
-    size_t   longest; /* bytes of the longest of them */
 } Bpe;
 
 typedef struct BpeWork {
@@ -83,13 +84,18 @@ typedef struct BpeWork {
     size_t    capacity; /* symbols; the heap has twice as many places */
 } BpeWork;
 
-Status  bpe_open(Bpe *bpe, const Vocab *vocab, Error *err);
-void    bpe_close(Bpe *bpe);
+void    bpe_open(Bpe *bpe, const Vocab *vocab); /* borrows; nothing to close */
 int32_t bpe_find_word(const Bpe *bpe, const char *bytes, size_t n); /* id of the TOKEN_WORD token, -1 */
 void    bpe_encode(const Bpe *bpe, BpeWork *work, const char *word, size_t n, IdList *out);
 void    bpe_encode_by_merges(const Bpe *bpe, BpeWork *work, const char *word, size_t n, IdList *out);
 void    bpe_work_trim(BpeWork *work); /* gives back what one unusual text made it grow to */
 void    bpe_work_free(BpeWork *work);
+
+/* For who makes a Vocab: sizes and contents of its two tables. */
+uint32_t bytes_hash(const char *bytes, size_t n);
+uint32_t bpe_table_slots(int32_t n);
+void     bpe_fill_pairs(const Vocab *v, PairSlot *pairs); /* by merges */
+void     bpe_fill_words(const Vocab *v, int32_t *words);  /* by flags and blob */
 
 /* ---- added tokens in raw text ---- */
 
@@ -137,7 +143,7 @@ Status image_compile(Buf *image, const char *json, size_t n, const char *what, c
  * accepts can be used without further looks. */
 Status image_open(Vocab *vocab, const char *image, size_t n, const char *what, Error *err);
 const SourceStamp *image_stamp(const char *image); /* of an opened image */
-bool   image_restamp(char *image, size_t n, const SourceStamp *stamp);
+void   image_restamp(char *image, size_t n, const SourceStamp *stamp);
 
 /* From the metadata of a GGUF file (owned texts): the tokenizer.json that it stands for; the texts of special tokens by
  * their names ("eos_token"), NULL kept where the file names none; the chat template (ERR_NOT_FOUND: none). */

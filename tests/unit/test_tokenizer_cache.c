@@ -184,14 +184,14 @@ static void forged_images_do_no_harm(void **state)
         char *forged = mem_alloc(n);
         memcpy(forged, image, n);
         for (int k = random_below(&r, 4); k >= 0; k--) {
-            size_t at = (size_t)(round % 3 ? random_below(&r, (int32_t)n) : 32 + random_below(&r, 160));
+            size_t at = (size_t)(round % 3 ? random_below(&r, (int32_t)n) : 16 + random_below(&r, 176));
             uint32_t values[] = { 0,          0xFFFFFFFF,
                                   0x7FFFFFFF, (uint32_t)random_bits(&r),
                                   4096,       (uint32_t)random_below(&r, 5000) };
             memcpy(forged + at / 4 * 4, &values[random_below(&r, COUNT(values))], 4);
         }
         size_t keep = round % 10 ? n : n / 8 * 8 - 8 * (size_t)random_below(&r, 100);
-        assert_true(image_seal(forged, keep));
+        image_seal(forged, keep);
         Vocab vocab;
         Error ignored = { 0 };
         if (image_open(&vocab, forged, keep, "forged", &ignored) == OK) {
@@ -201,7 +201,7 @@ static void forged_images_do_no_harm(void **state)
             AddedTokens added;
             size_t at, len;
             opened++;
-            assert_int_equal(bpe_open(&bpe, &vocab, &ignored), OK);
+            bpe_open(&bpe, &vocab);
             assert_int_equal(added_tokens_open(&added, &vocab, TOKEN_ADDED, TOKEN_ADDED, &ignored), OK);
             bpe_encode(&bpe, &work, probe, strlen(probe), &ids);
             bpe_encode(&bpe, &work, "return", 6, &ids);
@@ -210,7 +210,6 @@ static void forged_images_do_no_harm(void **state)
             mem_free(ids.ids);
             bpe_work_free(&work);
             added_tokens_close(&added);
-            bpe_close(&bpe);
         }
         mem_free(forged);
     }
