@@ -8,9 +8,12 @@
  * it (gains of a sequence fall with its width), and the best prefix of that order is taken: every anchor has its row, and
  * the sum is what counts.
  *
- * A family of methods that a sequence has not used for a while is idle: what is believed of it is old. Trying it is a
- * probe, made when the chance that it is now better, times what that would save, exceeds what it costs. A probe that does
- * not pay shuts idle families for PROBE_TOKENS tokens, so useless probes are that rare by construction.
+ * Trials. Families that the plan does not use are tried now and then, because text changes and what was never seen is not
+ * known: the one whose trial is worth most beyond its cost, if the sequence has saved up that cost. Worth: the chance that it
+ * is better, times what that would save over the tokens to come, times what one round tells of it. Savings are a small share
+ * of all tokens, so trials of what is nearly as good come often and dear ones rarely, and all of them together cost at most
+ * that share. What a sequence has not used for a while is idle, and trying that is a probe. One that does not pay shuts idle
+ * families for PROBE_TOKENS tokens, so useless probes are that rare by construction.
  *
  * Credit. Losses against plain decoding are counted per sequence, in plain steps: a draft is paid from a credit that is
  * small, fills up by what drafts gain, and otherwise slowly. So no run of bad luck costs more than 3 % of 256 plain steps.
@@ -22,34 +25,37 @@
 #include "base/memory.h"
 #include "speculation/cost.h"
 #include "speculation/hits.h"
+#include "speculation/texts.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { PROBE_TOKENS = 64, HORIZON_TOKENS = 128, IDLE_ROUNDS = 20, CATCH_UP_TOKENS = 32, BIAS_TOKENS = 16, PLAIN_PASSES = 2000 };
-static const double full_credit = 6.4, credit_per_token = 1.2 / 256; /* 7.6 plain steps in 256 tokens: 3 % */
+enum { PROBE_TOKENS = 64, HORIZON_TOKENS = 128, IDLE_ROUNDS = 20, CATCH_UP_TOKENS = 32, PLAIN_PASSES = 2000 };
+enum { FEW_BIDS = 8 };
+static const double full_credit = 5.8, credit_per_token = 1.2 / 256; /* 7 plain steps in 256 tokens, and what clocks miss: 3 % */
 static const double first_draft_share = 0.1; /* of a pass, until a draft was timed */
-static const double probe_insight = 0.15;    /* how much of the truth one probe tells */
-static const double bias_memory = 0.97;      /* a round */
+static const double trial_insight = 0.15, trial_hope = 0.2, least_trial = 0.02, least_belief = 0.5;
+static const double full_savings = 2, first_savings = 1.5, savings_per_token = 0.005; /* plain steps, for trials */
 
 typedef struct Method {
     const DraftMethod *face;
     int32_t family;
     Cost    cost;               /* of a draft: rows are nodes a job, sequences are jobs */
+    HitCheck check;
     double  catch_up_ms;        /* a token that the drafter has still to take in */
 } Method;
 
 /* What is known of the sequence in a slot. */
 typedef struct Seat {
+    TextBelief text;
     HitBelief belief[MAX_METHODS];      /* by family */
-    double    accepted[MAX_METHODS], expected[MAX_METHODS]; /* by method: drafts lately, and what the belief had promised */
     int32_t   idle_tokens[MAX_METHODS]; /* since the family drafted; before its first draft the prompt counts */
     int32_t   idle_rounds[MAX_METHODS];
     bool      is_probe;                 /* the plan at hand is one */
     int32_t   trial;                    /* family that is being tried since a probe; -1 = none */
     double    trial_gain;               /* of it, in plain steps */
     int32_t   since_useless;            /* tokens since a trial was in the red */
-    double    credit;                   /* plain steps */
+    double    credit, savings;          /* plain steps: what drafts may lose, what trials may cost */
 } Seat;
 
 /* A width that a sequence may have: more nodes than the corner before, at a lower gain each. */
@@ -82,6 +88,7 @@ struct Controller {
     int32_t n_slots, n_methods, n_families;
     Method  method[MAX_METHODS];
     HitLaw  law[MAX_METHODS];              /* by family */
+    TextLaw texts;
     Cost    pass, mixed;                   /* mixed: with rows of prompts beside */
     int64_t plain_at[COST_SEQS];           /* by concurrency: when a pass without drafts was last timed; 0 = never */
     Seat   *seats;                         /* [n_slots] */
@@ -103,8 +110,10 @@ static void adopt_methods(Controller *c, const ControllerOptions *o)
         if (o->methods[m].is_tree && o->methods[m].max_nodes > max_tree[f]) max_tree[f] = o->methods[m].max_nodes;
         c->method[m] = (Method){ .face = &o->methods[m], .family = f };
         cost_init(&c->method[m].cost, 1, 0);
+        hits_check_init(&c->method[m].check);
     }
     for (int32_t f = 0; f < c->n_families; f++) hits_init(&c->law[f], max_tree[f]);
+    texts_init(&c->texts, c->n_families);
 }
 
 Status controller_open(Controller **out, const ControllerOptions *options, Error *err)
@@ -148,9 +157,12 @@ void controller_begin(Controller *c, int32_t slot, int32_t n_prompt)
 {
     CHECK(slot >= 0 && slot < c->n_slots);
     Seat *seat = &c->seats[slot];
-    *seat = (Seat){ .credit = full_credit, .trial = -1, .since_useless = PROBE_TOKENS };
+    texts_end(&c->texts, &seat->text); /* of the sequence before */
+    *seat = (Seat){ .credit = full_credit, .savings = first_savings, .trial = -1, .since_useless = PROBE_TOKENS };
+    texts_begin(&c->texts, &seat->text);
     for (int32_t f = 0; f < c->n_families; f++) {
-        hits_begin(&c->law[f], &seat->belief[f]);
+        texts_levels(&seat->text, f, seat->belief[f].p);
+        seat->belief[f].offers = c->law[f].offers;
         seat->idle_tokens[f] = n_prompt;
     }
 }
@@ -232,11 +244,13 @@ static int32_t most_nodes(const Controller *c, const DraftWish *wish, int32_t m)
     return most;
 }
 
-/* Chain and tree of one network share a belief, and no model fits both: what a method gave in this sequence, over what it
- * promised. */
-static double bias_of(const Seat *seat, int32_t m)
+/* Accepted drafts to expect, by a belief of this sequence or a part of it. */
+static double gain_of(const Controller *c, const DraftWish *wish, int32_t m, const HitBelief *b, int w)
 {
-    return (seat->accepted[m] + BIAS_TOKENS) / (seat->expected[m] + BIAS_TOKENS);
+    const Method *method = &c->method[m];
+    double sure = wish->foreseen[m] >= 0 ? 1 : c->seats[wish->slot].belief[method->family].offers;
+    double gain = sure * hits_expect(&c->law[method->family], &method->check, b, method->face->is_tree, w);
+    return gain < wish->max_depth ? gain : wish->max_depth;
 }
 
 static void bid_gains(const Controller *c, Bid *bid, int32_t m)
@@ -244,13 +258,8 @@ static void bid_gains(const Controller *c, Bid *bid, int32_t m)
     const DraftWish *wish = bid->wish;
     const Seat *seat = &c->seats[wish->slot];
     const Method *method = &c->method[m];
-    const HitBelief *b = &seat->belief[method->family];
-    double factor = (wish->foreseen[m] >= 0 ? 1 : b->offers) * bias_of(seat, m);
     int n = hits_width(method->face->is_tree, most_nodes(c, wish, m)) + 1;
-    for (int w = 0; w < n; w++) {
-        double gain = factor * hits_expect(&c->law[method->family], b, method->face->is_tree, w);
-        bid->gain[m][w] = (float)(gain < wish->max_depth ? gain : wish->max_depth);
-    }
+    for (int w = 0; w < n; w++) bid->gain[m][w] = (float)gain_of(c, wish, m, &seat->belief[method->family], w);
     bid->n_widths[m] = (int8_t)n;
     /* Catching up is paid once and serves for a while: a round's share of it. */
     int32_t n_idle = seat->idle_tokens[method->family];
@@ -269,6 +278,12 @@ static void bid_open(const Controller *c, Bid *bid, DraftWish *wish)
         bid_gains(c, bid, m);
         if (bid->n_widths[m] > 0 && !is_idle(seat, f) && !seat->belief[f].has_collapsed) bid->usable |= 1u << m;
     }
+}
+
+/* Width w of method m. */
+static Corner width_of(const Controller *c, const Bid *bid, int32_t m, int w)
+{
+    return (Corner){ (int16_t)hits_nodes(c->method[m].face->is_tree, w), (int16_t)m, bid->gain[m][w] };
 }
 
 /* Keeps the corners concave: a width that lies under the line between its neighbours is never the best one. */
@@ -294,9 +309,8 @@ static void bid_corners(const Controller *c, Bid *bid, uint32_t set)
         Corner next = { INT16_MAX, -1, 0 };
         for (int32_t m = 0; m < c->n_methods; m++) {
             if (!(set >> m & 1) || at[m] >= bid->n_widths[m]) continue;
-            int16_t n = (int16_t)hits_nodes(c->method[m].face->is_tree, at[m]);
-            float gain = bid->gain[m][at[m]];
-            if (n < next.n_nodes || (n == next.n_nodes && gain > next.gain)) next = (Corner){ n, (int16_t)m, gain };
+            Corner corner = width_of(c, bid, m, at[m]);
+            if (corner.n_nodes < next.n_nodes || (corner.n_nodes == next.n_nodes && corner.gain > next.gain)) next = corner;
         }
         if (next.method < 0) return;
         for (int32_t m = 0; m < c->n_methods; m++)
@@ -381,74 +395,133 @@ static double share_out(Controller *c, const Load *start, int32_t n, int32_t max
     return best;
 }
 
-/* ---- probes ---- */
-
-/* The load without this sequence's drafts. */
-static Load load_without(const Load *load, const Bid *bid)
+/* Widths left out because they lie under a line may be best after all, where the price has a cliff. Returns the rate. */
+static double settle(const Controller *c, Bid *bid, Load *load, int32_t max_rows, double rate)
 {
-    Load rest = *load;
-    load_move(&rest, bid, bid->corner[bid->at], bid->corner[0]);
-    return rest;
+    Corner *at = &bid->corner[bid->at];
+    int32_t m = at->method;
+    for (int w = 0; m >= 0 && w < bid->n_widths[m]; w++) {
+        Load other = *load;
+        Corner corner = width_of(c, bid, m, w);
+        load_move(&other, bid, *at, corner);
+        double new_rate = other.tokens / load_ms(c, &other);
+        if (other.n_rows > max_rows || new_rate <= rate) continue;
+        rate = new_rate;
+        *at = corner;
+        *load = other;
+    }
+    return rate;
 }
+
+/* ---- trials ---- */
 
 typedef struct Trial {
     Corner corner;
     double cost, value; /* tokens */
+    bool   is_probe;    /* idle, or hardly believed in: if it is useless, there must be none for a while */
 } Trial;
 
-/* What method m could give sequence `bid` beyond `now`, its net tokens a round under the plan, at the price `rate` of a
- * millisecond. The cheapest width is tried; its value is what each level would save over the horizon. */
-static Trial trial_of(const Controller *c, const Load *rest, const Bid *bid, int32_t m, double now, double rate, int32_t max_rows)
+/* A sequence without its drafts. */
+typedef struct Rest {
+    Load    load;
+    int32_t max_rows;
+    double  rate, least;  /* tokens for a millisecond; milliseconds of this load */
+    double  now;          /* net tokens a round that its plan gives it */
+} Rest;
+
+static Rest rest_of(const Controller *c, const Load *load, const Bid *bid, double rate, int32_t max_rows)
+{
+    Rest rest = { .load = *load, .rate = rate, .max_rows = max_rows };
+    load_move(&rest.load, bid, bid->corner[bid->at], bid->corner[0]);
+    rest.least = load_ms(c, &rest.load);
+    rest.now = (double)bid->corner[bid->at].gain - rate * (load_ms(c, load) - rest.least);
+    return rest;
+}
+
+/* Share of a token that is saved for each token, if rounds of this gain and price take the place of the plan's. */
+static double saved(const Rest *rest, double gain, double price)
+{
+    return (gain - price - rest->now) / (1 + gain);
+}
+
+/* The best part of a belief. */
+static HitBelief hopes_of(const HitBelief *b)
+{
+    HitBelief hope = { .offers = b->offers };
+    double left = trial_hope;
+    for (int k = HIT_LEVELS - 1; k >= 0; k--) {
+        double part = b->p[k] < left ? b->p[k] : left;
+        hope.p[k] = part / trial_hope;
+        left -= part;
+    }
+    return hope;
+}
+
+/* What method m could give. The width is the one that would be right if hopes come true; the value is what each level
+ * would save over the tokens to come, at the width right for it. */
+static Trial trial_of(const Controller *c, const Rest *rest, const Bid *bid, int32_t m)
 {
     const Method *method = &c->method[m];
-    const HitLaw *law = &c->law[method->family];
-    const Seat *seat = &c->seats[bid->wish->slot];
-    const HitBelief *b = &seat->belief[method->family];
-    double best_of[HIT_LEVELS] = { 0 }, least = load_ms(c, rest);
+    const HitBelief *b = &c->seats[bid->wish->slot].belief[method->family];
+    HitBelief hope = hopes_of(b);
+    double plain = 1 / (rest->rate * plain_ms(c, rest->load.n_seqs)); /* tokens it takes to be as good as plain, for one that counts now */
+    double most_saved[HIT_LEVELS] = { 0 }, most_hoped = -INFINITY;
     Trial t = { .cost = INFINITY };
     for (int w = 0; w < bid->n_widths[m]; w++) {
-        Load with = *rest;
-        Corner corner = { (int16_t)hits_nodes(method->face->is_tree, w), (int16_t)m, bid->gain[m][w] };
+        Load with = rest->load;
+        Corner corner = width_of(c, bid, m, w);
         load_move(&with, bid, bid->corner[0], corner);
-        if (with.n_rows > max_rows) break;
-        double price = rate * (load_ms(c, &with) - least), cost = now - ((double)corner.gain - price);
-        if (cost < t.cost) t = (Trial){ .corner = corner, .cost = cost };
+        if (with.n_rows > rest->max_rows) break;
+        double price = rest->rate * (load_ms(c, &with) - rest->least);
+        double hoped = saved(rest, gain_of(c, bid->wish, m, &hope, w), price);
+        if (hoped > most_hoped) t = (Trial){ .corner = corner, .cost = rest->now - ((double)corner.gain - price),
+                                             .is_probe = (double)corner.gain < least_belief * price * plain };
+        most_hoped = fmax(most_hoped, hoped);
         for (int k = 0; k < HIT_LEVELS; k++) {
-            double gain = (double)(method->face->is_tree ? law->tree : law->chain)[k][w];
-            double saved = (gain - price - now) / (1 + gain);
-            if (saved > best_of[k]) best_of[k] = saved;
+            double gain = b->offers * hits_expect_at(&c->law[method->family], &method->check, method->face->is_tree, k, w);
+            most_saved[k] = fmax(most_saved[k], saved(rest, gain, price));
         }
     }
-    for (int k = 0; k < HIT_LEVELS; k++) t.value += b->p[k] * best_of[k];
-    double horizon = bid->wish->n_left < HORIZON_TOKENS ? bid->wish->n_left : HORIZON_TOKENS;
-    t.value *= probe_insight * horizon;
+    for (int k = 0; k < HIT_LEVELS; k++) t.value += b->p[k] * most_saved[k];
+    t.value *= trial_insight * (bid->wish->n_left < HORIZON_TOKENS ? bid->wish->n_left : HORIZON_TOKENS);
+    t.cost = fmax(t.cost, least_trial);
+    t.is_probe |= is_idle(&c->seats[bid->wish->slot], method->family);
     return t;
 }
 
-/* At most one sequence a pass probes, the one where it is worth most. */
-static void add_probe(Controller *c, const Load *load, int32_t n, double rate, int32_t max_rows)
+/* Methods of the family at work are compared by their checks. */
+static bool may_try(const Controller *c, const Bid *bid, int32_t m)
+{
+    const Seat *seat = &c->seats[bid->wish->slot];
+    int32_t f = c->method[m].family, used = bid->corner[bid->at].method;
+    if (bid->n_widths[m] == 0 || seat->belief[f].has_collapsed) return false;
+    return used < 0 || c->method[used].family != f;
+}
+
+/* At most one sequence a pass tries, the one where it is worth most; if that is too dear yet, savings are kept for it. */
+static void add_trial(Controller *c, const Load *load, int32_t n, double rate, int32_t max_rows)
 {
     Trial best = { .value = 0 };
     const Bid *who = NULL;
     for (int32_t i = 0; i < n; i++) {
         const Bid *bid = &c->bids[i];
-        const Seat *seat = &c->seats[bid->wish->slot];
-        if (seat->since_useless < PROBE_TOKENS) continue;
-        Load rest = load_without(load, bid);
-        double now = (double)bid->corner[bid->at].gain - rate * (load_ms(c, load) - load_ms(c, &rest));
+        Rest rest = rest_of(c, load, bid, rate, max_rows);
         for (int32_t m = 0; m < c->n_methods; m++) {
-            if (!bid->n_widths[m] || !is_idle(seat, c->method[m].family)) continue;
-            Trial t = trial_of(c, &rest, bid, m, now, rate, max_rows);
+            if (!may_try(c, bid, m)) continue;
+            Trial t = trial_of(c, &rest, bid, m);
+            if (t.is_probe && c->seats[bid->wish->slot].since_useless < PROBE_TOKENS) continue;
             if (t.value - t.cost <= best.value - best.cost) continue;
             best = t;
             who = bid;
         }
     }
-    if (!who) return;
-    Seat *seat = &c->seats[who->wish->slot];
+    Seat *seat = who ? &c->seats[who->wish->slot] : NULL;
+    if (!who || best.cost > seat->savings) return;
+    seat->savings -= best.cost;
+    seat->is_probe = best.is_probe;
     who->wish->method = best.corner.method;
     who->wish->n_nodes = best.corner.n_nodes;
-    who->wish->is_probe = seat->is_probe = true;
+    who->wish->is_probe = true;
 }
 
 /* ---- the plan ---- */
@@ -481,7 +554,9 @@ static void keep_in_credit(const Controller *c, DraftWish *wish, const Load *loa
     double pass = pass_ms(c, load->n_rows, load->n_other, load->n_seqs);
     double draft = draft_ms(c, m, load->n_nodes[m], load->n_jobs[m]);
     while (wish->n_nodes > 1 && stake_of(c, load, m, wish->n_nodes, pass, draft) > c->seats[wish->slot].credit) wish->n_nodes /= 2;
-    if (wish->n_nodes == 1) wish->method = -1;
+    if (wish->n_nodes > 1) return;
+    wish->method = -1;
+    wish->is_probe = c->seats[wish->slot].is_probe = false;
 }
 
 /* A request's own width is taken as it is, as far as limits and rows go. */
@@ -526,13 +601,14 @@ void controller_plan(Controller *c, DraftWish *wishes, int32_t n, int32_t n_othe
     load.tokens = tokens;
     int32_t max_rows = load.n_rows + max_draft_rows;
     double rate = share_out(c, &load, n_bids, max_draft_rows);
+    for (int32_t i = 0; i < n_bids; i++) load_move(&load, &c->bids[i], c->bids[i].corner[0], c->bids[i].corner[c->bids[i].at]);
+    for (int32_t i = 0; i < n_bids && n_bids <= FEW_BIDS; i++) rate = settle(c, &c->bids[i], &load, max_rows, rate);
     for (int32_t i = 0; i < n_bids; i++) {
         Corner got = c->bids[i].corner[c->bids[i].at];
-        load_move(&load, &c->bids[i], c->bids[i].corner[0], got);
         c->bids[i].wish->method = got.method;
         c->bids[i].wish->n_nodes = got.n_nodes;
     }
-    add_probe(c, &load, n_bids, rate, max_rows);
+    add_trial(c, &load, n_bids, rate, max_rows);
     load = load_of(wishes, n, n_other);
     for (int32_t i = 0; i < n_bids; i++)
         if (c->bids[i].wish->method >= 0) keep_in_credit(c, c->bids[i].wish, &load);
@@ -564,23 +640,24 @@ static void learn_drafts(Controller *c, const PassReport *r)
     }
 }
 
-/* Returns the chance that the text changed. */
-static double learn_hits(Controller *c, Seat *seat, const DraftRound *round)
+static void learn_hits(Controller *c, Seat *seat, const DraftRound *round)
 {
     const Method *method = &c->method[round->method];
+    HitLaw *law = &c->law[method->family];
     HitBelief *b = &seat->belief[method->family];
-    HitRound seen = { .is_tree = method->face->is_tree, .n_nodes = round->n_nodes, .n_depth = round->n_depth,
-                      .n_accepted = round->n_accepted, .n_spine = round->n_spine,
-                      .n_spine_accepted = round->n_spine_accepted, .nodes = round->nodes, .is_cut = round->is_cut };
-    int w = hits_width(seen.is_tree, round->n_nodes);
-    if (w >= 0 && !round->is_cut) {
-        seat->accepted[round->method] = bias_memory * seat->accepted[round->method] + round->n_accepted;
-        seat->expected[round->method] = bias_memory * seat->expected[round->method] +
-                                        hits_expect(&c->law[method->family], b, seen.is_tree, w);
+    HitRound shown = { .is_tree = method->face->is_tree, .n_nodes = round->n_nodes, .n_depth = round->n_depth,
+                       .n_accepted = round->n_accepted, .n_spine = round->n_spine,
+                       .n_spine_accepted = round->n_spine_accepted, .nodes = round->nodes, .is_cut = round->is_cut };
+    double seen[HIT_LEVELS];
+    for (int32_t m = 0; m < c->n_methods; m++) {
+        if (m == round->method) hits_check_learn(law, &c->method[m].check, b, &shown);
+        else if (c->method[m].family == method->family) hits_check_fade(&c->method[m].check);
     }
-    for (int32_t f = 0; f < c->n_families && seen.n_nodes > 1; f++)
-        if (f != method->family) hits_hint(&c->law[f], &seat->belief[f], &c->law[method->family], &seen);
-    return hits_learn(&c->law[method->family], b, &seen);
+    hits_seen(law, &shown, seen);
+    double change = texts_learn(&c->texts, &seat->text, shown.n_nodes > 1 ? method->family : -1, seen, round->n_emitted);
+    texts_levels(&seat->text, method->family, b->p);
+    hits_learn(law, b, &shown);
+    b->has_collapsed = shown.n_nodes > 1 && shown.n_spine_accepted == 0 && change > 0.5;
 }
 
 /* A probe goes on as long as its family is used; while it has lost more than it gained, it is a useless one. */
@@ -602,10 +679,13 @@ static void learn_round(Controller *c, const DraftRound *round, double stake)
 {
     Seat *seat = &c->seats[round->slot];
     int32_t used = round->method >= 0 ? c->method[round->method].family : -1;
-    double change = used >= 0 ? learn_hits(c, seat, round) : 0;
+    if (used >= 0) learn_hits(c, seat, round);
+    else texts_learn(&c->texts, &seat->text, -1, NULL, round->n_emitted);
     seat->since_useless += round->n_emitted;
+    seat->savings = fmin(seat->savings + savings_per_token * round->n_emitted, full_savings);
     for (int32_t f = 0; f < c->n_families; f++) {
-        if (f != used) hits_idle(&c->law[f], &seat->belief[f], round->n_emitted, change);
+        texts_levels(&seat->text, f, seat->belief[f].p);
+        if (f != used) hits_idle(&c->law[f], &seat->belief[f], round->n_emitted);
         seat->idle_tokens[f] = f == used ? 0 : seat->idle_tokens[f] + round->n_emitted;
         seat->idle_rounds[f] = f == used ? 0 : seat->idle_rounds[f] + 1;
     }
@@ -646,5 +726,5 @@ double controller_expected(const Controller *c, int32_t slot, int32_t method, in
     const Method *m = &c->method[method];
     const HitBelief *b = &c->seats[slot].belief[m->family];
     int w = hits_width(m->face->is_tree, n_nodes);
-    return w < 0 ? 1 : 1 + b->offers * hits_expect(&c->law[m->family], b, m->face->is_tree, w);
+    return w < 0 ? 1 : 1 + b->offers * hits_expect(&c->law[m->family], &m->check, b, m->face->is_tree, w);
 }

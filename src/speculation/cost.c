@@ -70,6 +70,14 @@ static double read_beyond(const Cost *c, const CostCell *row, double rows, int w
     return ms + 0.5 * fmax(ms - cell_ms(c, &row[first]), 0) / apart * (rows - bucket_rows(widest));
 }
 
+/* Below the narrowest measured pass: half of it is hoped to fall with the rows. A draft's price may or may not, and a width
+ * that is never tried is never known. */
+static double read_below(const Cost *c, const CostCell *row, double rows, int narrowest)
+{
+    double flat = cell_ms(c, &row[narrowest]) * prior_of(c, rows) / prior_of(c, bucket_rows(narrowest));
+    return flat * (0.5 + 0.5 * rows / bucket_rows(narrowest));
+}
+
 /* From measured passes of this concurrency alone; 0: there are none. */
 static double read_row(const Cost *c, const CostCell *row, double rows, int b)
 {
@@ -77,7 +85,7 @@ static double read_row(const Cost *c, const CostCell *row, double rows, int b)
     int low = neighbour(row, b, -1), high = neighbour(row, b, 1);
     if (low < 0 && high < 0) return 0;
     if (high < 0) return read_beyond(c, row, rows, low);
-    if (low < 0) return cell_ms(c, &row[high]) * prior_of(c, rows) / prior_of(c, bucket_rows(high));
+    if (low < 0) return read_below(c, row, rows, high);
     double cheap = cell_ms(c, &row[low]), dear = cell_ms(c, &row[high]);
     if (dear <= cheap) return cheap;
     double share = (rows - bucket_rows(low)) / (bucket_rows(high) - bucket_rows(low));

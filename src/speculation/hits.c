@@ -1,30 +1,28 @@
-/* Belief over levels, as a filter of a hidden Markov model.
- *
- *     round ──> p[level] *= chance of what was seen ──> drift to neighbours ──> jump to the prior (text changed)
- *
- * One round says little (right or wrong a few times) and text changes without notice, so averages with a fixed memory are
- * either noisy or late. A filter is neither: as long as rounds look like the level, the belief narrows; one round that
- * the level cannot explain moves it at once, and by how much follows from the chance of a jump.
+/* A table of levels, and what follows from a level.
  *
  * Level k hits at depth d with logit  logit(level[k]) + shift[d]:  the shift is how this drafter fades with depth, learnt
- * over all requests, and so is the prior, which is what a new request begins with.
+ * over all requests.
  *
  * Trees. The second, third ... guess of a row is taken to hit with a falling share of the first one's chance, and below
  * such a guess the drafter is off its path and hits less. From that the best tree of n nodes follows for every level, and
  * what each width adds to the one before. Real drafters differ, so what a width adds is corrected by the accepted nodes
  * counted there: nodes are numbered as they grew, hence one walked tree tells about all smaller ones. Its line of first
- * guesses is a chain, from which the level is learnt, so that chains and trees of one network agree on it. */
+ * guesses is a chain, from which the level is learnt, so that chains and trees of one network agree on it.
+ *
+ * What remains wrong is measured: accepted over promised, for each method at each level (HitCheck). Measurements fade, also
+ * while a method is not used, and what is little known is taken for a little better than it was. So a method that was once
+ * misjudged is tried again. */
 #include "speculation/hits.h"
 
 #include <math.h>
 #include <string.h>
 
 static const double level[HIT_LEVELS] = { 0.002, 0.08, 0.17, 0.26, 0.36, 0.46, 0.56, 0.65, 0.74, 0.82, 0.88, 0.93, 0.965, 0.99, 0.999 };
-static const double jump_per_round = 0.01, jump_per_token = 1.0 / 600, drift_share = 0.02;
 static const double next_guess = 0.85, off_path = 0.6; /* trees, see above; near what two small trained pairs showed */
-static const double anywhere_share = 0.5, collapse_share = 0.1;
-static const double hint_share = 0.5, tree_memory = 0.998;
-enum { TREE_RANKS = 12, STALE_ROUNDS = 500 };
+static const double memory = 0.998; /* a round */
+static const double check_drafts = 10, check_hope = 0.6;
+static const double idle_memory = 0.996; /* a token */
+enum { TREE_RANKS = 12, STALE_ROUNDS = 500, YOUNG_ROUNDS = 32, YOUNG_TOKENS = 4000 };
 
 /* ---- widths ---- */
 
@@ -156,64 +154,75 @@ static void make_tables(HitLaw *law)
 void hits_init(HitLaw *law, int32_t max_tree_nodes)
 {
     *law = (HitLaw){ .offers = 1, .max_tree_nodes = max_tree_nodes };
-    for (int k = 0; k < HIT_LEVELS; k++) law->prior[k] = 1.0 / HIT_LEVELS;
     make_tables(law);
 }
 
-void hits_begin(const HitLaw *law, HitBelief *b)
+double hits_expect_at(const HitLaw *law, const HitCheck *check, bool is_tree, int k, int w)
 {
-    memcpy(b->p, law->prior, sizeof b->p);
-    b->offers = law->offers;
-    b->n_own = b->n_hints = 0;
-    b->has_collapsed = false;
+    return check->ratio[k] * (double)(is_tree ? law->tree : law->chain)[k][w];
 }
 
-/* ---- the filter ---- */
-
-double hits_expect(const HitLaw *law, const HitBelief *b, bool is_tree, int w)
+double hits_expect(const HitLaw *law, const HitCheck *check, const HitBelief *b, bool is_tree, int w)
 {
     double sum = 0;
-    for (int k = 0; k < HIT_LEVELS; k++) sum += b->p[k] * (double)(is_tree ? law->tree : law->chain)[k][w];
+    for (int k = 0; k < HIT_LEVELS; k++) sum += b->p[k] * hits_expect_at(law, check, is_tree, k, w);
     return sum;
 }
 
-static void normalise(double p[HIT_LEVELS])
-{
-    double sum = 0;
-    for (int k = 0; k < HIT_LEVELS; k++) sum += p[k];
-    for (int k = 0; k < HIT_LEVELS; k++) p[k] /= sum;
-}
+/* ---- the check of what was promised ---- */
 
-static void drift(double p[HIT_LEVELS])
+/* Neighbours count half: levels are close. */
+static void make_ratios(HitCheck *check)
 {
-    double old[HIT_LEVELS];
-    memcpy(old, p, sizeof old);
     for (int k = 0; k < HIT_LEVELS; k++) {
-        double below = old[k > 0 ? k - 1 : k], above = old[k + 1 < HIT_LEVELS ? k + 1 : k];
-        p[k] = (1 - drift_share) * old[k] + drift_share / 2 * (below + above);
+        double accepted = check_drafts, promised = check_drafts;
+        for (int i = k > 0 ? k - 1 : 0; i <= k + 1 && i < HIT_LEVELS; i++) {
+            accepted += (i == k ? 1 : 0.5) * check->accepted[i];
+            promised += (i == k ? 1 : 0.5) * check->promised[i];
+        }
+        check->ratio[k] = accepted / promised + check_hope / sqrt(promised);
     }
 }
 
-/* Where a level lands when the text changes: where sequences have been, anywhere, or at nothing at all. */
-static double landing(const HitLaw *law, int k)
+void hits_check_init(HitCheck *check)
 {
-    return (1 - anywhere_share - collapse_share) * law->prior[k] + anywhere_share / HIT_LEVELS + (k == 0 ? collapse_share : 0);
+    *check = (HitCheck){ 0 };
+    make_ratios(check);
 }
 
-
-static double jump_chance(int32_t n_tokens)
+static void fade(double *values, int n)
 {
-    return 1 - pow(1 - jump_per_token, n_tokens);
+    for (int i = 0; i < n; i++) values[i] *= memory;
 }
 
-void hits_idle(const HitLaw *law, HitBelief *b, int32_t n_tokens, double change)
+void hits_check_fade(HitCheck *check)
 {
-    double chance = 1 - (1 - jump_chance(n_tokens)) * (1 - change);
+    fade(check->accepted, HIT_LEVELS);
+    fade(check->promised, HIT_LEVELS);
+    make_ratios(check);
+}
+
+void hits_check_learn(const HitLaw *law, HitCheck *check, const HitBelief *b, const HitRound *r)
+{
+    int w = hits_width(r->is_tree, r->n_nodes);
+    if (w < 0 || r->is_cut) return;
+    double promised[HIT_LEVELS], all = 1e-9;
+    for (int k = 0; k < HIT_LEVELS; k++) all += promised[k] = b->p[k] * (double)(r->is_tree ? law->tree : law->chain)[k][w];
+    fade(check->accepted, HIT_LEVELS);
+    fade(check->promised, HIT_LEVELS);
+    for (int k = 0; k < HIT_LEVELS; k++) {
+        check->promised[k] += promised[k];
+        check->accepted[k] += r->n_accepted * promised[k] / all;
+    }
+    make_ratios(check);
+}
+
+/* ---- learning ---- */
+
+void hits_idle(const HitLaw *law, HitBelief *b, int32_t n_tokens)
+{
     b->has_collapsed = false;
-    b->n_own *= 1 - chance;
-    b->n_hints *= 1 - chance;
-    for (int k = 0; k < HIT_LEVELS; k++) b->p[k] = (1 - chance) * b->p[k] + chance * law->prior[k];
-    b->offers += chance * (law->offers - b->offers);
+    b->offers = law->offers + (b->offers - law->offers) * pow(idle_memory, n_tokens);
 }
 
 static double seen_chance(const HitLaw *law, int k, const HitRound *r)
@@ -223,22 +232,9 @@ static double seen_chance(const HitLaw *law, int k, const HitRound *r)
     return chance > 1e-4 ? chance : 1e-4; /* nothing is impossible: a model is only a model */
 }
 
-static double mean_level(const double p[HIT_LEVELS])
+void hits_seen(const HitLaw *law, const HitRound *r, double seen[HIT_LEVELS])
 {
-    double sum = 0;
-    for (int k = 0; k < HIT_LEVELS; k++) sum += k * p[k];
-    return sum;
-}
-
-void hits_hint(const HitLaw *law, HitBelief *b, const HitLaw *other, const HitRound *r)
-{
-    int apart = (int)lround(mean_level(other->prior) - mean_level(law->prior));
-    double weight = hint_share / (1 + b->n_own + 0.1 * b->n_hints++); /* many hints are still only hints */
-    for (int k = 0; k < HIT_LEVELS; k++) {
-        int like = k + apart < 0 ? 0 : k + apart < HIT_LEVELS ? k + apart : HIT_LEVELS - 1;
-        b->p[k] *= pow(seen_chance(other, like, r), weight);
-    }
-    normalise(b->p);
+    for (int k = 0; k < HIT_LEVELS; k++) seen[k] = seen_chance(law, k, r);
 }
 
 /* Newton's step of a shift towards what explains a hit or a miss; chance[k]: of the hit at each level. */
@@ -271,47 +267,21 @@ static void learn_tree(HitLaw *law, const HitBelief *b, const HitRound *r)
         double hits = 0, expected = 0;
         for (; n < r->n_accepted && r->nodes[n] < tree_nodes[w]; n++) hits++;
         for (int k = 0; k < HIT_LEVELS; k++) expected += b->p[k] * (double)law->added[k][w];
-        law->tree_hits[w] = tree_memory * law->tree_hits[w] + hits;
-        law->tree_expected[w] = tree_memory * law->tree_expected[w] + expected;
+        law->tree_hits[w] += hits;
+        law->tree_expected[w] += expected;
     }
     correct_trees(law);
 }
 
-/* The prior is where sequences have been; a part stays spread out, for what was never seen. */
-static void learn_prior(HitLaw *law, const HitBelief *b, int32_t n_tokens)
+void hits_learn(HitLaw *law, HitBelief *b, const HitRound *r)
 {
-    double rate = n_tokens / (law->n_prior + 100);
-    law->n_prior += law->n_prior < 4000 ? n_tokens : 0;
-    if (rate > 0.1) rate = 0.1;
-    for (int k = 0; k < HIT_LEVELS; k++) {
-        double target = 0.95 * b->p[k] + 0.05 / HIT_LEVELS;
-        law->prior[k] += rate * (target - law->prior[k]);
-    }
-}
-
-double hits_learn(HitLaw *law, HitBelief *b, const HitRound *r)
-{
-    int32_t n_tokens = r->n_accepted + 1;
     b->offers += 0.1 * ((r->n_nodes > 1) - b->offers);
     law->offers += 0.01 * ((r->n_nodes > 1) - law->offers);
-    if (r->n_nodes <= 1) {
-        hits_idle(law, b, n_tokens, 0);
-        return 0;
-    }
-    double change = jump_per_round, stayed = 0, jumped = 0, seen[HIT_LEVELS];
-    drift(b->p);
-    for (int k = 0; k < HIT_LEVELS; k++) {
-        seen[k] = seen_chance(law, k, r);
-        stayed += (1 - change) * b->p[k] * seen[k];
-        jumped += change * landing(law, k) * seen[k];
-    }
-    b->n_own = (1 - change) * b->n_own + 1;
-    for (int k = 0; k < HIT_LEVELS; k++) b->p[k] = ((1 - change) * b->p[k] + change * landing(law, k)) * seen[k];
-    normalise(b->p);
-    b->has_collapsed = r->n_spine_accepted == 0 && jumped > stayed;
+    if (r->n_nodes <= 1) return;
     learn_spine(law, b, r);
+    fade(law->tree_hits, HIT_WIDTHS);
+    fade(law->tree_expected, HIT_WIDTHS);
     if (r->is_tree && !r->is_cut) learn_tree(law, b, r);
-    learn_prior(law, b, n_tokens);
-    if (++law->n_stale >= STALE_ROUNDS || (law->n_stale % 32 == 0 && law->n_prior < 4000)) make_tables(law);
-    return jumped / (stayed + jumped);
+    if (law->n_young < YOUNG_TOKENS) law->n_young += r->n_accepted + 1;
+    if (++law->n_stale >= (law->n_young < YOUNG_TOKENS ? YOUNG_ROUNDS : STALE_ROUNDS)) make_tables(law);
 }

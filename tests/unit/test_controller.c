@@ -134,7 +134,7 @@ static Fall fall_from(double hit, Random *r)
 }
 
 /* Off in one round where drafts were always right. Where they missed by accident before, a miss is no news: width shrinks
- * with belief, and a few plain steps are lost in all. */
+ * with belief, down to single guesses for a while, and a few plain steps are lost in all. */
 static void test_collapse_turns_drafting_off(void **state)
 {
     static const double before[] = { 1, 0.97, 0.9, 0.8, 0.7 };
@@ -147,7 +147,7 @@ static void test_collapse_turns_drafting_off(void **state)
             most.lost_ms = fmax(most.lost_ms, fall.lost_ms);
         }
         printf("hits collapse from %.2f: off after at most %d rounds, %.1f plain steps lost\n", before[i], most.n_rounds, most.lost_ms);
-        assert_true(most.n_rounds <= (before[i] == 1 ? 1 : 10) && most.lost_ms < 6.4);
+        assert_true(most.n_rounds <= (before[i] == 1 ? 1 : 20) && most.lost_ms < 6.4);
     }
 }
 
@@ -288,6 +288,7 @@ static void test_sum_is_the_most_there_is(void **state)
             controller_learn(c, &report);
         }
         DraftWish wishes[3] = { wish_of(0), wish_of(1), wish_of(2) };
+        for (int32_t i = 0; i < 3; i++) wishes[i].n_left = 1; /* so late nothing is tried just to know it */
         controller_plan(c, wishes, 3, 0, 64);
         double ratio = rate_of(c, wishes, 3, draft_ms) / best_rate(c, draft_ms);
         if (ratio < worst) worst = ratio;
@@ -450,11 +451,17 @@ static void run_scenarios(bool one_network, Tally *t)
            100 * t->regret[SCENARIOS - 1], 100 * t->worst_below, (double)t->n_useless / t->n_requests, t->n_too_often, t->n_requests);
 }
 
+/* The goal is 3 % in each scenario, and this is what holds, over the seeds 1 to 5 and 20260101 to 20260105: with one network
+ * the 95th percentile is 0.7 to 1.4 % and the worst of 200 is 1.9 to 9.1 %; with up to three it is 2.4 to 3.7 % and the worst
+ * 5.6 to 15.6 %. Some of that is luck: text is random and a scenario is eight requests, no more because the controller
+ * learns from each. Averaged over five repetitions from the start 21 of 400 scenarios are above 3 %, instead of 26. The rest
+ * is mostly text that turns easier for a drafter that is idle: a trial costs, and one round tells little. (One that knew the
+ * five texts and all prices exactly, and took what is best by that, was above 3 % in 3 and 5 of 200.) */
 static void test_regret_of_one_network(void **state)
 {
     Tally t;
     run_scenarios(true, &t);
-    assert_true(t.mean < 0 && t.regret[SCENARIOS * 9 / 10] < 0.03);
+    assert_true(t.mean < -0.01 && t.regret[SCENARIOS * 9 / 10] < 0.015 && t.regret[SCENARIOS * 95 / 100] < 0.025);
     assert_true(t.worst_below < 0.03);
     assert_int_equal(t.n_too_often, 0);
 }
@@ -463,7 +470,7 @@ static void test_regret_of_several_networks(void **state)
 {
     Tally t;
     run_scenarios(false, &t);
-    assert_true(t.mean < 0 && t.regret[SCENARIOS * 3 / 4] < 0.03);
+    assert_true(t.mean < -0.01 && t.regret[SCENARIOS * 9 / 10] < 0.03 && t.regret[SCENARIOS * 95 / 100] < 0.045);
     assert_true(t.worst_below < 0.03);
     assert_int_equal(t.n_too_often, 0);
 }
@@ -483,7 +490,7 @@ static void test_a_thousand_rounds_of_nothing(void **state)
         n_drafted += wish.n_nodes > 1;
     }
     printf("a thousand rounds without a hit: %d drafted, %.2f %% slower than plain\n", n_drafted, ms / 10 - 100);
-    assert_true(ms < 1020 && n_drafted <= 6 + 1000 / 64);
+    assert_true(ms < 1020 && n_drafted <= 8 + 1000 / 64);
     controller_close(c);
 }
 
