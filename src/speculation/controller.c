@@ -3,23 +3,26 @@
  *     expected tokens   sum over sequences of 1 + expected accepted drafts (method, width)
  *     milliseconds      pass(rows of all, sequences) + draft(method) for each method in use
  *
- * A method costs its draft once, however many sequences use it, so sets of methods are compared: the best single one, then
- * the best addition while that helps. Within a set rows go, one step after the other, to whichever sequence gains most by
- * it (gains of a sequence fall with its width), and the best prefix of that order is taken: every anchor has its row, and
- * the sum is what counts.
+ * A method costs its draft once, however many sequences use it, so sets of methods are compared: the best single one,
+ * then the best addition while that helps. Within a set rows go, one step after the other, to whichever sequence gains
+ * most by it (gains of a sequence fall with its width), and the best prefix of that order is taken: every anchor has
+ * its row, and the sum is what counts.
  *
- * Trials. Families that the plan does not use are tried now and then, because text changes and what was never seen is not
- * known: the one whose trial is worth most beyond its cost, if the sequence has saved up that cost. Worth: the chance that it
- * is better, times what that would save over the tokens to come, times what one round tells of it. Savings are a small share
- * of all tokens, so trials of what is nearly as good come often and dear ones rarely, and all of them together cost at most
- * that share. What a sequence has not used for a while is idle, and trying that is a probe. One that does not pay shuts idle
- * families for PROBE_TOKENS tokens, so useless probes are that rare by construction.
+ * Trials. Families that the plan does not use are tried now and then, because text changes and what was never seen is
+ * not known: the one whose trial is worth most beyond its cost, if the sequence has saved up that cost. Worth: the
+ * chance that it is better, times what that would save over the tokens to come, times what one round tells of it.
+ * Savings are a small share of all tokens, so trials of what is nearly as good come often and dear ones rarely, and all
+ * of them together cost at most that share. What a sequence has not used for a while is idle, and trying that is a
+ * probe. One that does not pay shuts idle families for PROBE_TOKENS tokens, so useless probes are that rare by
+ * construction.
  *
  * Credit. Losses against plain decoding are counted per sequence, in plain steps: a draft is paid from a credit that is
- * small, fills up by what drafts gain, and otherwise slowly. So no run of bad luck costs more than 3 % of 256 plain steps.
+ * small, fills up by what drafts gain, and otherwise slowly. So no run of bad luck costs more than 3 % of 256 plain
+ * steps.
  *
- * A draft that hits nothing is most often an accident, and belief moves by what it weighs. Where one round alone makes the end
- * of hitting more likely than an accident, that family is off in the very next pass, and then judged like any other. */
+ * A draft that hits nothing is most often an accident, and belief moves by what it weighs. Where one round alone
+ * makes the end of hitting more likely than an accident, that family is off in the very next pass, and then judged
+ * like any other. */
 #include "speculation/controller.h"
 
 #include "base/memory.h"
@@ -32,7 +35,7 @@
 
 enum { PROBE_TOKENS = 64, HORIZON_TOKENS = 128, IDLE_ROUNDS = 20, CATCH_UP_TOKENS = 32, PLAIN_PASSES = 2000 };
 enum { FEW_BIDS = 8 };
-static const double full_credit = 5.8, credit_per_token = 1.2 / 256; /* 7 plain steps in 256 tokens, and what clocks miss: 3 % */
+static const double full_credit = 5.8, credit_per_token = 1.2 / 256; /* 7 plain steps in 256 tokens, below 3 % */
 static const double first_draft_share = 0.1; /* of a pass, until a draft was timed */
 static const double trial_insight = 0.15, trial_hope = 0.2, least_trial = 0.02, least_belief = 0.5;
 static const double full_savings = 2, first_savings = 1.5, savings_per_token = 0.005; /* plain steps, for trials */
@@ -291,7 +294,8 @@ static void corner_add(Bid *bid, Corner new)
 {
     while (bid->n_corners > 1) {
         Corner a = bid->corner[bid->n_corners - 2], b = bid->corner[bid->n_corners - 1];
-        if ((b.gain - a.gain) * (float)(new.n_nodes - a.n_nodes) > (new.gain - a.gain) * (float)(b.n_nodes - a.n_nodes)) break;
+        float wide = (float)(new.n_nodes - a.n_nodes), narrow = (float)(b.n_nodes - a.n_nodes);
+        if ((b.gain - a.gain) * wide > (new.gain - a.gain) * narrow) break;
         bid->n_corners--;
     }
     if (new.gain > bid->corner[bid->n_corners - 1].gain) bid->corner[bid->n_corners++] = new;
@@ -310,11 +314,14 @@ static void bid_corners(const Controller *c, Bid *bid, uint32_t set)
         for (int32_t m = 0; m < c->n_methods; m++) {
             if (!(set >> m & 1) || at[m] >= bid->n_widths[m]) continue;
             Corner corner = width_of(c, bid, m, at[m]);
-            if (corner.n_nodes < next.n_nodes || (corner.n_nodes == next.n_nodes && corner.gain > next.gain)) next = corner;
+            bool is_better = corner.n_nodes == next.n_nodes ? corner.gain > next.gain : corner.n_nodes < next.n_nodes;
+            if (is_better) next = corner;
         }
         if (next.method < 0) return;
-        for (int32_t m = 0; m < c->n_methods; m++)
-            if (set >> m & 1 && at[m] < bid->n_widths[m] && hits_nodes(c->method[m].face->is_tree, at[m]) == next.n_nodes) at[m]++;
+        for (int32_t m = 0; m < c->n_methods; m++) {
+            if (!(set >> m & 1) || at[m] >= bid->n_widths[m]) continue;
+            at[m] += hits_nodes(c->method[m].face->is_tree, at[m]) == next.n_nodes;
+        }
         corner_add(bid, next);
     }
 }
@@ -348,10 +355,11 @@ static void heap_fill(Controller *c, int32_t n)
     for (int32_t i = n / 2; i-- > 0;) heap_sink(c, i);
 }
 
-/* Deals rows, one corner at a time, to whoever gains most by it; stops after max_steps, or when nobody gains or no rows
- * are left. Returns the best rate met and after how many steps. Looking at the price is the dear part, so big batches look
- * at some moments only. */
-static double deal(Controller *c, const Load *start, int32_t n, int32_t max_draft_rows, uint32_t set, int32_t max_steps, int32_t *n_best)
+/* Deals rows, one corner at a time, to whoever gains most by it; stops after max_steps, or when nobody gains or no
+ * rows are left. Returns the best rate met and after how many steps. Looking at the price is the dear part, so big
+ * batches look at some moments only. */
+static double deal(Controller *c, const Load *start, int32_t n, int32_t max_draft_rows, uint32_t set, int32_t max_steps,
+                   int32_t *n_best)
 {
     Load load = *start;
     double best = load.tokens / load_ms(c, &load);
@@ -395,7 +403,8 @@ static double share_out(Controller *c, const Load *start, int32_t n, int32_t max
     return best;
 }
 
-/* Widths left out because they lie under a line may be best after all, where the price has a cliff. Returns the rate. */
+/* Widths left out because they lie under a line may be best after all, where the price has a cliff. Returns the
+ * rate. */
 static double settle(const Controller *c, Bid *bid, Load *load, int32_t max_rows, double rate)
 {
     Corner *at = &bid->corner[bid->at];
@@ -462,9 +471,10 @@ static HitBelief hopes_of(const HitBelief *b)
 static Trial trial_of(const Controller *c, const Rest *rest, const Bid *bid, int32_t m)
 {
     const Method *method = &c->method[m];
+    const HitLaw *law = &c->law[method->family];
     const HitBelief *b = &c->seats[bid->wish->slot].belief[method->family];
     HitBelief hope = hopes_of(b);
-    double plain = 1 / (rest->rate * plain_ms(c, rest->load.n_seqs)); /* tokens it takes to be as good as plain, for one that counts now */
+    double steps = 1 / (rest->rate * plain_ms(c, rest->load.n_seqs)); /* plain ones, for a token of price */
     double most_saved[HIT_LEVELS] = { 0 }, most_hoped = -INFINITY;
     Trial t = { .cost = INFINITY };
     for (int w = 0; w < bid->n_widths[m]; w++) {
@@ -475,10 +485,10 @@ static Trial trial_of(const Controller *c, const Rest *rest, const Bid *bid, int
         double price = rest->rate * (load_ms(c, &with) - rest->least);
         double hoped = saved(rest, gain_of(c, bid->wish, m, &hope, w), price);
         if (hoped > most_hoped) t = (Trial){ .corner = corner, .cost = rest->now - ((double)corner.gain - price),
-                                             .is_probe = (double)corner.gain < least_belief * price * plain };
+                                             .is_probe = (double)corner.gain < least_belief * price * steps };
         most_hoped = fmax(most_hoped, hoped);
         for (int k = 0; k < HIT_LEVELS; k++) {
-            double gain = b->offers * hits_expect_at(&c->law[method->family], &method->check, method->face->is_tree, k, w);
+            double gain = b->offers * hits_expect_at(law, &method->check, method->face->is_tree, k, w);
             most_saved[k] = fmax(most_saved[k], saved(rest, gain, price));
         }
     }
@@ -498,7 +508,8 @@ static bool may_try(const Controller *c, const Bid *bid, int32_t m)
     return used < 0 || c->method[used].family != f;
 }
 
-/* At most one sequence a pass tries, the one where it is worth most; if that is too dear yet, savings are kept for it. */
+/* At most one sequence a pass tries, the one where it is worth most; if that is too dear yet, savings are kept for
+ * it. */
 static void add_trial(Controller *c, const Load *load, int32_t n, double rate, int32_t max_rows)
 {
     Trial best = { .value = 0 };
@@ -553,10 +564,11 @@ static void keep_in_credit(const Controller *c, DraftWish *wish, const Load *loa
     int32_t m = wish->method;
     double pass = pass_ms(c, load->n_rows, load->n_other, load->n_seqs);
     double draft = draft_ms(c, m, load->n_nodes[m], load->n_jobs[m]);
-    while (wish->n_nodes > 1 && stake_of(c, load, m, wish->n_nodes, pass, draft) > c->seats[wish->slot].credit) wish->n_nodes /= 2;
+    Seat *seat = &c->seats[wish->slot];
+    while (wish->n_nodes > 1 && stake_of(c, load, m, wish->n_nodes, pass, draft) > seat->credit) wish->n_nodes /= 2;
     if (wish->n_nodes > 1) return;
     wish->method = -1;
-    wish->is_probe = c->seats[wish->slot].is_probe = false;
+    wish->is_probe = seat->is_probe = false;
 }
 
 /* A request's own width is taken as it is, as far as limits and rows go. */
@@ -601,7 +613,10 @@ void controller_plan(Controller *c, DraftWish *wishes, int32_t n, int32_t n_othe
     load.tokens = tokens;
     int32_t max_rows = load.n_rows + max_draft_rows;
     double rate = share_out(c, &load, n_bids, max_draft_rows);
-    for (int32_t i = 0; i < n_bids; i++) load_move(&load, &c->bids[i], c->bids[i].corner[0], c->bids[i].corner[c->bids[i].at]);
+    for (int32_t i = 0; i < n_bids; i++) {
+        const Bid *bid = &c->bids[i];
+        load_move(&load, bid, bid->corner[0], bid->corner[bid->at]);
+    }
     for (int32_t i = 0; i < n_bids && n_bids <= FEW_BIDS; i++) rate = settle(c, &c->bids[i], &load, max_rows, rate);
     for (int32_t i = 0; i < n_bids; i++) {
         Corner got = c->bids[i].corner[c->bids[i].at];
@@ -616,8 +631,8 @@ void controller_plan(Controller *c, DraftWish *wishes, int32_t n, int32_t n_othe
 
 /* ---- learning ---- */
 
-/* Drafts of several methods are timed together: each takes its part of the surprise. One that had much to take in first is
- * no measure of the draft itself. */
+/* Drafts of several methods are timed together: each takes its part of the surprise. One that had much to take in
+ * first is no measure of the draft itself. */
 static void learn_drafts(Controller *c, const PassReport *r)
 {
     int32_t n_jobs[MAX_METHODS] = { 0 }, n_nodes[MAX_METHODS] = { 0 }, n_idle[MAX_METHODS] = { 0 };
@@ -654,7 +669,8 @@ static void learn_hits(Controller *c, Seat *seat, const DraftRound *round)
         else if (c->method[m].family == method->family) hits_check_fade(&c->method[m].check);
     }
     hits_seen(law, &shown, seen);
-    double change = texts_learn(&c->texts, &seat->text, shown.n_nodes > 1 ? method->family : -1, seen, round->n_emitted);
+    int32_t drafted = shown.n_nodes > 1 ? method->family : -1;
+    double change = texts_learn(&c->texts, &seat->text, drafted, seen, round->n_emitted);
     texts_levels(&seat->text, method->family, b->p);
     hits_learn(law, b, &shown);
     b->has_collapsed = shown.n_nodes > 1 && shown.n_spine_accepted == 0 && change > 0.5;
@@ -708,8 +724,10 @@ void controller_learn(Controller *c, const PassReport *r)
     for (int32_t i = 0; i < r->n_rounds; i++) {
         const DraftRound *round = &r->rounds[i];
         double stake = 0;
-        if (round->method >= 0)
-            stake = stake_of(c, &load, round->method, round->n_nodes, r->pass_ms, r->draft_ms * load.n_jobs[round->method] / n_jobs);
+        if (round->method >= 0) {
+            double draft = r->draft_ms * load.n_jobs[round->method] / n_jobs;
+            stake = stake_of(c, &load, round->method, round->n_nodes, r->pass_ms, draft);
+        }
         learn_round(c, round, stake);
     }
 }

@@ -1,11 +1,11 @@
-/* Who drafts, how, and how wide: decided before every pass for all sequences that decode, so that the expected tokens per
- * millisecond of the whole batch are most. Plain decoding is one of the choices.
+/* Who drafts, how, and how wide: decided before every pass for all sequences that decode, so that the expected tokens
+ * per millisecond of the whole batch are most. Plain decoding is one of the choices.
  *
  *     plan(wishes) ──> draft, verify ──> learn(report) ──> plan ...
  *
- * It knows what passes and drafts cost (cost.h, measured) and how well each drafter hits (hits.h, measured). Times are
- * given to it; it reads no clock and rolls no dice, so the same reports give the same plans. It can change speed only.
- * Engine thread only; allocates only in open. */
+ * It knows what passes and drafts cost (cost.h, measured) and how well each drafter hits (hits.h, measured). Times
+ * are given to it; it reads no clock and rolls no dice, so the same reports give the same plans. It can change speed
+ * only. Engine thread only; allocates only in open. */
 #pragma once
 
 #include "speculation/drafter.h"

@@ -2,14 +2,14 @@
  *
  *     log ms(rows, sequences) = drift + cell[bucket(sequences)][bucket(rows)]
  *
- * Noise of a few per cent falls on every measurement, and everything slows down together when contexts grow or the machine
- * is shared. Decisions compare cells, so what is common must not look like a difference: a cell that is well known hands
- * part of its surprise to the drift, which moves all cells at once; the rest stays its own.
+ * Noise of a few per cent falls on every measurement, and everything slows down together when contexts grow or the
+ * machine is shared. Decisions compare cells, so what is common must not look like a difference: a cell that is well
+ * known hands part of its surprise to the drift, which moves all cells at once; the rest stays its own.
  *
- * A cell that was never measured is read off its neighbours: the same rows with another number of sequences (a pass is
- * mostly its rows), else the line between the next narrower and the next wider measured pass. There is nothing in between
- * to say where a kernel has its cliff, so the guess leans to the narrower one, most so in the middle: hope is tried, and
- * measured, and a few trials find a cliff by halving. */
+ * A cell that was never measured is read off its neighbours: the same rows with another number of sequences (a pass
+ * is mostly its rows), else the line between the next narrower and the next wider measured pass. There is nothing in
+ * between to say where a kernel has its cliff, so the guess leans to the narrower one, most so in the middle: hope
+ * is tried, and measured, and a few trials find a cliff by halving. */
 #include "speculation/cost.h"
 
 #include <math.h>
@@ -70,8 +70,8 @@ static double read_beyond(const Cost *c, const CostCell *row, double rows, int w
     return ms + 0.5 * fmax(ms - cell_ms(c, &row[first]), 0) / apart * (rows - bucket_rows(widest));
 }
 
-/* Below the narrowest measured pass: half of it is hoped to fall with the rows. A draft's price may or may not, and a width
- * that is never tried is never known. */
+/* Below the narrowest measured pass: half of it is hoped to fall with the rows. A draft's price may or may not, and
+ * a width that is never tried is never known. */
 static double read_below(const Cost *c, const CostCell *row, double rows, int narrowest)
 {
     double flat = cell_ms(c, &row[narrowest]) * prior_of(c, rows) / prior_of(c, bucket_rows(narrowest));

@@ -1,5 +1,5 @@
-/* Milliseconds of a pass as a function of its rows and of the sequences that share it, learnt from measured passes. Also
- * used for drafting, where rows are nodes a job and sequences are jobs. Times are given: no clock is read here. */
+/* Milliseconds of a pass as a function of its rows and of the sequences that share it, learnt from measured passes.
+ * Also used for drafting, where rows are nodes a job and sequences are jobs. Times are given: no clock is read here. */
 #pragma once
 
 #include <stdint.h>

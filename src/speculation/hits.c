@@ -1,23 +1,24 @@
 /* A table of levels, and what follows from a level.
  *
- * Level k hits at depth d with logit  logit(level[k]) + shift[d]:  the shift is how this drafter fades with depth, learnt
- * over all requests.
+ * Level k hits at depth d with logit  logit(level[k]) + shift[d]:  the shift is how this drafter fades with depth,
+ * learnt over all requests.
  *
  * Trees. The second, third ... guess of a row is taken to hit with a falling share of the first one's chance, and below
- * such a guess the drafter is off its path and hits less. From that the best tree of n nodes follows for every level, and
- * what each width adds to the one before. Real drafters differ, so what a width adds is corrected by the accepted nodes
- * counted there: nodes are numbered as they grew, hence one walked tree tells about all smaller ones. Its line of first
- * guesses is a chain, from which the level is learnt, so that chains and trees of one network agree on it.
+ * such a guess the drafter is off its path and hits less. From that the best tree of n nodes follows for every level,
+ * and what each width adds to the one before. Real drafters differ, so what a width adds is corrected by the accepted
+ * nodes counted there: nodes are numbered as they grew, hence one walked tree tells about all smaller ones. Its line of
+ * first guesses is a chain, from which the level is learnt, so that chains and trees of one network agree on it.
  *
- * What remains wrong is measured: accepted over promised, for each method at each level (HitCheck). Measurements fade, also
- * while a method is not used, and what is little known is taken for a little better than it was. So a method that was once
- * misjudged is tried again. */
+ * What remains wrong is measured: accepted over promised, for each method at each level (HitCheck). Measurements
+ * fade, also while a method is not used, and what is little known is taken for a little better than it was. So a
+ * method that was once misjudged is tried again. */
 #include "speculation/hits.h"
 
 #include <math.h>
 #include <string.h>
 
-static const double level[HIT_LEVELS] = { 0.002, 0.08, 0.17, 0.26, 0.36, 0.46, 0.56, 0.65, 0.74, 0.82, 0.88, 0.93, 0.965, 0.99, 0.999 };
+static const double level[HIT_LEVELS] = { 0.002, 0.08, 0.17, 0.26, 0.36, 0.46, 0.56, 0.65,
+                                          0.74, 0.82, 0.88, 0.93, 0.965, 0.99, 0.999 };
 static const double next_guess = 0.85, off_path = 0.6; /* trees, see above; near what two small trained pairs showed */
 static const double memory = 0.998; /* a round */
 static const double check_drafts = 10, check_hope = 0.6;
@@ -26,7 +27,8 @@ enum { TREE_RANKS = 12, STALE_ROUNDS = 500, YOUNG_ROUNDS = 32, YOUNG_TOKENS = 40
 
 /* ---- widths ---- */
 
-static const int16_t tree_nodes[HIT_WIDTHS] = { 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 17, 20, 24, 28, 32, 33, 40, 48, 56, 64, 65, 80, 96,
+static const int16_t tree_nodes[HIT_WIDTHS] = { 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 17, 20, 24, 28,
+                                                32, 33, 40, 48, 56, 64, 65, 80, 96,
                                                 128, 160, 192, 256, 384, 512, 1024 };
 
 int32_t hits_nodes(bool is_tree, int w)
@@ -123,7 +125,8 @@ static void make_tree(HitLaw *law, int k)
         Bud b = bud_pop(heap, &n_buds);
         sum += (double)b.chance;
         if (b.rank + 1 < TREE_RANKS) bud_push(heap, &n_buds, bud_make(law, k, b.parent, b.depth, b.rank + 1, b.is_off));
-        if (b.depth + 1 < MAX_DEPTH) bud_push(heap, &n_buds, bud_make(law, k, b.chance, b.depth + 1, 0, b.is_off || b.rank > 0));
+        if (b.depth + 1 < MAX_DEPTH)
+            bud_push(heap, &n_buds, bud_make(law, k, b.chance, b.depth + 1, 0, b.is_off || b.rank > 0));
         if (n_nodes < tree_nodes[w]) continue;
         law->added[k][w++] = (float)sum;
         sum = 0;
@@ -207,7 +210,10 @@ void hits_check_learn(const HitLaw *law, HitCheck *check, const HitBelief *b, co
     int w = hits_width(r->is_tree, r->n_nodes);
     if (w < 0 || r->is_cut) return;
     double promised[HIT_LEVELS], all = 1e-9;
-    for (int k = 0; k < HIT_LEVELS; k++) all += promised[k] = b->p[k] * (double)(r->is_tree ? law->tree : law->chain)[k][w];
+    for (int k = 0; k < HIT_LEVELS; k++) {
+        promised[k] = b->p[k] * (double)(r->is_tree ? law->tree : law->chain)[k][w];
+        all += promised[k];
+    }
     fade(check->accepted, HIT_LEVELS);
     fade(check->promised, HIT_LEVELS);
     for (int k = 0; k < HIT_LEVELS; k++) {

@@ -1,8 +1,8 @@
 /* How well a drafter's guesses hit, and what widths of drafts are worth by that.
  *
- * At any time a drafter has one of HIT_LEVELS levels for a sequence, from "never right" to "always right"; a level says
- * with what chance each guess is right. Belief is a probability for each level (texts.h moves it). Plain data; no clock,
- * no randomness. */
+ * At any time a drafter has one of HIT_LEVELS levels for a sequence, from "never right" to "always right"; a level
+ * says with what chance each guess is right. Belief is a probability for each level (texts.h moves it). Plain data;
+ * no clock, no randomness. */
 #pragma once
 
 #include "speculation/tree.h"
@@ -56,8 +56,8 @@ int     hits_width(bool is_tree, int32_t n_nodes); /* the widest that needs no m
 void hits_init(HitLaw *law, int32_t max_tree_nodes);
 void hits_check_init(HitCheck *check);
 
-/* Accepted drafts to expect of width w at level k, and over all levels, if it proposes so many. `offers` of the belief is
- * the chance that it proposes any. */
+/* Accepted drafts to expect of width w at level k, and over all levels, if it proposes so many. `offers` of the
+ * belief is the chance that it proposes any. */
 double hits_expect_at(const HitLaw *law, const HitCheck *check, bool is_tree, int k, int w);
 double hits_expect(const HitLaw *law, const HitCheck *check, const HitBelief *b, bool is_tree, int w);
 

@@ -3,26 +3,27 @@
  *     round of a family ──> level[state] *= chance of what was seen ──> chance[state] *= the sum of that
  *     every token       ──> a share of all chance goes to a new text
  *
- * Belief about one drafter alone must choose between two faults: to ignore that text which turned easy for one drafter is
- * easy for the others, or to take each drafter's luck for all of them. States do neither: drafters are independent within a
- * state, and what they have in common is which state it is. After a change chance moves to states that explain it, as fast
- * as rounds allow, and what the idle drafters showed before it is forgotten with the states that did not.
+ * Belief about one drafter alone must choose between two faults: to ignore that text which turned easy for one drafter
+ * is easy for the others, or to take each drafter's luck for all of them. States do neither: drafters are independent
+ * within a state, and what they have in common is which state it is. After a change chance moves to states that explain
+ * it, as fast as rounds allow, and what the idle drafters showed before it is forgotten with the states that did not.
  *
- * Every REMEMBER_TOKENS tokens of a sequence what it believes is kept: mixed into the kinds it is in, or, if it lies too
- * far from all that is known, as a kind of its own in the place of the rarest. That is expectation maximisation, a step at
- * a time, with births. */
+ * Every REMEMBER_TOKENS tokens of a sequence what it believes is kept: mixed into the kinds it is in, or, if it lies
+ * too far from all that is known, as a kind of its own in the place of the rarest. That is expectation maximisation,
+ * a step at a time, with births. */
 #include "speculation/texts.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { REMEMBER_TOKENS = 64, LEAST_TOKENS = 16, USUAL_TOKENS = 4000, KIND_TOKENS = 1000, FORGET_TOKENS = 20000, FEW_TOKENS = 200 };
+enum { REMEMBER_TOKENS = 64, LEAST_TOKENS = 16, FEW_TOKENS = 200 };
+enum { USUAL_TOKENS = 4000, KIND_TOKENS = 1000, FORGET_TOKENS = 20000 };
 static const double change_per_token = 1.0 / 250;
 static const double far_apart = 1.5;            /* nats: a kind of its own */
 static const float  drift = 0.004f, leap = 0.002f; /* a round: to the next level; to any, within the same text */
 
-/* States beside the kinds, and their parts of the chance that guesses get: the usual levels moved by so many, then nothing
- * hits, then anything. */
+/* States beside the kinds, and their parts of the chance that guesses get: the usual levels moved by so many, then
+ * nothing hits, then anything. */
 enum { MOVED_GUESSES = TEXT_GUESSES - 2, NOTHING = TEXT_KINDS + MOVED_GUESSES, ANYTHING };
 static const int    moved_by[MOVED_GUESSES] = { 0, -2, -4, 2, 4 };
 static const double guess_share[TEXT_GUESSES] = { 0.3, 0.12, 0.12, 0.12, 0.06, 0.1, 0.18 }, guesses_share = 0.3;

@@ -1,9 +1,9 @@
 /* What kind of text a sequence is in, and so how well each drafter hits in it: belief over all drafters at once.
  *
- * Texts come in kinds: code, prose, a table. In one kind each drafter has its level of hits (hits.h), and what one drafter
- * shows tells the kind and so what to expect of the others. Kinds are learnt from what sequences show; beside them stand
- * guesses for what was never met: as usual but harder or easier for all, nothing hits, anything. Plain data; no clock, no
- * randomness. */
+ * Texts come in kinds: code, prose, a table. In one kind each drafter has its level of hits (hits.h), and what one
+ * drafter shows tells the kind and so what to expect of the others. Kinds are learnt from what sequences show;
+ * beside them stand guesses for what was never met: as usual but harder or easier for all, nothing hits, anything.
+ * Plain data; no clock, no randomness. */
 #pragma once
 
 #include "speculation/drafter.h"
@@ -34,8 +34,8 @@ void texts_init(TextLaw *law, int32_t n_families);
 void texts_begin(const TextLaw *law, TextBelief *b);
 void texts_end(TextLaw *law, TextBelief *b); /* remembers the rest; harmless after none */
 
-/* n_tokens were gained. seen[k]: chance of what a round of `family` showed, at level k; family -1 = nothing was drafted.
- * Returns the chance that the text changed just then. */
+/* n_tokens were gained. seen[k]: chance of what a round of `family` showed, at level k; family -1 = nothing was
+ * drafted. Returns the chance that the text changed just then. */
 double texts_learn(TextLaw *law, TextBelief *b, int32_t family, const double seen[HIT_LEVELS], int32_t n_tokens);
 
 /* Chance of each level of this family, over all states. */

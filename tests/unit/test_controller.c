@@ -1,5 +1,6 @@
-/* The controller in simulated time: a machine and drafters whose costs and hits are known exactly (draft_world.h), so that
- * what it decides can be compared with the best that could have been decided. Seeds are printed; give one as argument. */
+/* The controller in simulated time: a machine and drafters whose costs and hits are known exactly (draft_world.h),
+ * so that what it decides can be compared with the best that could have been decided. Seeds are printed; give one as
+ * argument. */
 #include "speculation/controller.h"
 #include "base/memory.h"
 #include "draft_world.h"
@@ -133,8 +134,8 @@ static Fall fall_from(double hit, Random *r)
     return fall;
 }
 
-/* Off in one round where drafts were always right. Where they missed by accident before, a miss is no news: width shrinks
- * with belief, down to single guesses for a while, and a few plain steps are lost in all. */
+/* Off in one round where drafts were always right. Where they missed by accident before, a miss is no news: width
+ * shrinks with belief, down to single guesses for a while, and a few plain steps are lost in all. */
 static void test_collapse_turns_drafting_off(void **state)
 {
     static const double before[] = { 1, 0.97, 0.9, 0.8, 0.7 };
@@ -307,8 +308,9 @@ typedef struct Outcome {
     bool    is_too_often;       /* two useless probes started less than PROBE_TOKENS tokens apart */
 } Outcome;
 
-/* Probes as they look from outside: a family that drafted nothing for IDLE_ROUNDS rounds drafts again, until it stops. It was
- * useless if plain decoding would have given more in its time (a quarter of a step is noise of the clock). */
+/* Probes as they look from outside: a family that drafted nothing for IDLE_ROUNDS rounds drafts again, until it
+ * stops. It was useless if plain decoding would have given more in its time (a quarter of a step is noise of the
+ * clock). */
 typedef struct Watch {
     int32_t round, last_use[MAX_METHODS], family, start, last_useless;
     double  gain;
@@ -451,12 +453,13 @@ static void run_scenarios(bool one_network, Tally *t)
            100 * t->regret[SCENARIOS - 1], 100 * t->worst_below, (double)t->n_useless / t->n_requests, t->n_too_often, t->n_requests);
 }
 
-/* The goal is 3 % in each scenario, and this is what holds, over the seeds 1 to 5 and 20260101 to 20260105: with one network
- * the 95th percentile is 0.7 to 1.4 % and the worst of 200 is 1.9 to 9.1 %; with up to three it is 2.4 to 3.7 % and the worst
- * 5.6 to 15.6 %. Some of that is luck: text is random and a scenario is eight requests, no more because the controller
- * learns from each. Averaged over five repetitions from the start 21 of 400 scenarios are above 3 %, instead of 26. The rest
- * is mostly text that turns easier for a drafter that is idle: a trial costs, and one round tells little. (One that knew the
- * five texts and all prices exactly, and took what is best by that, was above 3 % in 3 and 5 of 200.) */
+/* The goal is 3 % in each scenario, and this is what holds, over the seeds 1 to 5 and 20260101 to 20260105: with one
+ * network the 95th percentile is 0.7 to 1.4 % and the worst of 200 is 1.9 to 9.1 %; with up to three it is 2.4 to
+ * 3.7 % and the worst 5.6 to 15.6 %. Some of that is luck: text is random and a scenario is eight requests, no more
+ * because the controller learns from each. Averaged over five repetitions from the start 21 of 400 scenarios are
+ * above 3 %, instead of 26. The rest is mostly text that turns easier for a drafter that is idle: a trial costs, and
+ * one round tells little. (One that knew the five texts and all prices exactly, and took what is best by that, was
+ * above 3 % in 3 and 5 of 200.) */
 static void test_regret_of_one_network(void **state)
 {
     Tally t;
