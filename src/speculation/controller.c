@@ -34,7 +34,7 @@
 #include <string.h>
 
 enum { PROBE_TOKENS = 64, HORIZON_TOKENS = 128, IDLE_ROUNDS = 20, CATCH_UP_TOKENS = 32, PLAIN_PASSES = 2000 };
-enum { FEW_BIDS = 8 };
+enum { FEW_BIDS = 8, TRIAL_BIDS = 16 }; /* of big batches not all are looked at so closely in one pass */
 static const double full_credit = 5.8, credit_per_token = 1.2 / 256; /* 7 plain steps in 256 tokens, below 3 % */
 static const double first_draft_share = 0.1; /* of a pass, until a draft was timed */
 static const double trial_insight = 0.15, trial_hope = 0.2, least_trial = 0.02, least_belief = 0.5;
@@ -98,6 +98,7 @@ struct Controller {
     Bid    *bids;                          /* [n_slots] */
     int32_t *heap;                         /* [n_slots] bids, the one with the best next step first */
     int32_t n_heap;
+    int32_t first_trial;                   /* bid to begin with */
 };
 
 /* ---- open ---- */
@@ -508,14 +509,13 @@ static bool may_try(const Controller *c, const Bid *bid, int32_t m)
     return used < 0 || c->method[used].family != f;
 }
 
-/* At most one sequence a pass tries, the one where it is worth most; if that is too dear yet, savings are kept for
- * it. */
+/* At most one sequence a pass tries, the one where it is worth most; if it is too dear yet, savings are kept for it. */
 static void add_trial(Controller *c, const Load *load, int32_t n, double rate, int32_t max_rows)
 {
     Trial best = { .value = 0 };
     const Bid *who = NULL;
-    for (int32_t i = 0; i < n; i++) {
-        const Bid *bid = &c->bids[i];
+    for (int32_t i = 0; i < n && i < TRIAL_BIDS; i++) {
+        const Bid *bid = &c->bids[(c->first_trial + i) % n];
         Rest rest = rest_of(c, load, bid, rate, max_rows);
         for (int32_t m = 0; m < c->n_methods; m++) {
             if (!may_try(c, bid, m)) continue;
@@ -526,6 +526,7 @@ static void add_trial(Controller *c, const Load *load, int32_t n, double rate, i
             who = bid;
         }
     }
+    c->first_trial = n > TRIAL_BIDS ? (c->first_trial + TRIAL_BIDS) % n : 0;
     Seat *seat = who ? &c->seats[who->wish->slot] : NULL;
     if (!who || best.cost > seat->savings) return;
     seat->savings -= best.cost;
