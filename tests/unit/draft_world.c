@@ -46,12 +46,6 @@ double world_round_ms(const World *w, int32_t m, int32_t n_nodes)
 
 /* ---- trees ---- */
 
-typedef struct WorldNode {
-    double  chance, parent_chance;
-    int32_t parent, depth, rank;
-    bool    is_off; /* it, or a node above it, was not a first guess */
-} WorldNode;
-
 static double rank_chance(const HitRates *h, int32_t depth, bool below_off, int32_t rank)
 {
     double first = h->first[depth] * (below_off ? h->off_path : 1);
@@ -107,10 +101,9 @@ static int32_t true_rank(const HitRates *h, Random *r, int32_t depth, bool below
     return WORLD_RANKS;
 }
 
-static void play_tree(const HitRates *h, Random *r, int32_t n_nodes, WorldRound *out)
+static void play_tree(const HitRates *h, Random *r, const WorldNode *tree, int32_t n, WorldRound *out)
 {
-    WorldNode tree[WORLD_NODES];
-    int32_t n = grow(h, n_nodes, tree), at = 0;
+    int32_t at = 0;
     *out = (WorldRound){ 0 };
     for (int32_t i = 1; i < n; i++) {
         if (tree[i].depth > out->n_depth) out->n_depth = tree[i].depth;
@@ -127,7 +120,10 @@ static void play_tree(const HitRates *h, Random *r, int32_t n_nodes, WorldRound 
 
 void world_play(const World *w, Random *r, int32_t text, int32_t m, int32_t n_nodes, WorldRound *out)
 {
-    (w->method[m].is_tree ? play_tree : play_chain)(&w->rates[text][w->method[m].family], r, n_nodes, out);
+    const HitRates *h = &w->rates[text][w->method[m].family];
+    int32_t n = w->n_grown[text][m];
+    if (w->method[m].is_tree) play_tree(h, r, w->tree[text][m], n_nodes < n ? n_nodes : n, out);
+    else play_chain(h, r, n_nodes, out);
 }
 
 /* ---- drafters ---- */
@@ -175,12 +171,12 @@ static void make_rates(World *w, Random *r, WorldChange change)
 
 static void fill_expected(World *w)
 {
-    WorldNode tree[WORLD_NODES];
     for (int32_t text = 0; text < WORLD_TEXTS; text++) {
         for (int32_t m = 0; m < w->n_methods; m++) {
             const HitRates *h = &w->rates[text][w->method[m].family];
             double *expected = w->expected[text][m], reach = 1;
-            int32_t n = w->method[m].is_tree ? grow(h, w->method[m].max_nodes, tree) : w->method[m].max_nodes;
+            const WorldNode *tree = w->tree[text][m];
+            int32_t n = w->n_grown[text][m] = w->method[m].is_tree ? grow(h, w->method[m].max_nodes, w->tree[text][m]) : 0;
             expected[1] = 1;
             for (int32_t i = 1; i < w->method[m].max_nodes; i++) {
                 reach = !w->method[m].is_tree ? reach * h->first[i] : i < n ? tree[i].chance : 0;

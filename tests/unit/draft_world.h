@@ -14,6 +14,13 @@ typedef struct HitRates {
     double off_path;         /* first guesses below a guess that was not the first have so much less chance */
 } HitRates;
 
+/* Of a best-first tree, in order of growth, so that the first n nodes are the tree of n. Node 0 is the anchor. */
+typedef struct WorldNode {
+    double  chance, parent_chance;
+    int32_t parent, depth, rank;
+    bool    is_off; /* it, or a node above it, was not a first guess */
+} WorldNode;
+
 /* Texts 0, 1, 2 are usual ones, 3 is what the text may change to, 4 is one where nothing hits. */
 typedef struct World {
     double      pass_ms[WORLD_NODES];  /* by rows, one sequence */
@@ -21,6 +28,8 @@ typedef struct World {
     DraftMethod method[MAX_METHODS];
     double      draft_ms[MAX_METHODS], node_ms[MAX_METHODS];
     HitRates    rates[WORLD_TEXTS][MAX_METHODS]; /* by family */
+    WorldNode   tree[WORLD_TEXTS][MAX_METHODS][WORLD_NODES]; /* the largest, of methods that grow trees */
+    int32_t     n_grown[WORLD_TEXTS][MAX_METHODS];
     double      expected[WORLD_TEXTS][MAX_METHODS][WORLD_NODES]; /* tokens of a round, by method and nodes */
 } World;
 
