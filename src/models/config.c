@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "models/config_impl.h"
+#include "tensor/gguf.h"
 
 #include <float.h>
 #include <inttypes.h>
@@ -155,15 +156,20 @@ static const FamilyRow *read_family(ConfigReader *r, ModelConfig *c)
 
 /* --- what we would leave out silently --------------------------------------------------------------------------- */
 
-static void refuse_quantized(ConfigReader *r)
+/* Which format each tensor has is decided by the tensors (tensor/checkpoint.h); a method that nobody knows is refused. */
+static void read_quantized(ConfigReader *r, ModelConfig *c)
 {
     static const char *const keys[] = { "quantization_config", "compression_config" };
+    static const char *const methods[] = { "modelopt", "modelopt_fp4", "modelopt_mixed", "compressed-tensors", "fp8", "mxfp4", "awq", "gptq" };
     for (int i = 0; i < COUNT(keys); i++) {
         const json_t *q = config_object(r, holder(r, keys[i]), keys[i]);
         if (!q) continue;
         const char *method = config_string(r, q, "quant_method", "an unnamed method");
-        config_fail(r, ERR_UNSUPPORTED, "the weights are quantized (%s: quant_method %.40s), which is not supported",
-                    keys[i], method);
+        int m = 0;
+        while (m < COUNT(methods) && strcmp(methods[m], method) != 0) m++;
+        if (m == COUNT(methods))
+            config_fail(r, ERR_UNSUPPORTED, "the weights are quantized (%s: quant_method %.40s), which is not supported", keys[i], method);
+        c->is_gptq_v2 |= strcmp(config_string(r, q, "checkpoint_format", ""), "gptq_v2") == 0;
     }
 }
 
@@ -182,7 +188,6 @@ static void refuse_word(ConfigReader *r, const char *key, const char *accepted, 
 
 static void refuse_unsupported(ConfigReader *r, const ModelConfig *c)
 {
-    refuse_quantized(r);
     refuse_word(r, "hidden_act", "silu", NULL);
     refuse_flag(r, "mlp_bias", true);
     refuse_flag(r, "rope_interleaved", true);
@@ -403,6 +408,7 @@ static Status read_model(ModelConfig *c, const json_t *root, Error *err)
     const FamilyRow *row = read_family(&r, c);
     if (!row) return r.status;
     refuse_unsupported(&r, c);
+    read_quantized(&r, c);
     read_shapes(&r, c, row);
     c->dtype = read_dtype(&r);
     config_read_rope(&r, c);
@@ -433,21 +439,6 @@ Status config_parse(ModelConfig *out, const char *config, size_t n, const char *
     return status;
 }
 
-/* Some exporters say that the weights are quantized in a file beside config.json (docs/spec/quantization.md 2.0). */
-static Status refuse_quantized_dir(const char *dir, Error *err)
-{
-    static const char *const names[] = { "hf_quant_config.json", "quantize_config.json", "quant_config.json" };
-    for (int i = 0; i < COUNT(names); i++) {
-        char path[PATH_MAX];
-        Status status = path_join(path, sizeof path, dir, names[i], err);
-        if (status != OK) return status;
-        if (file_exists(path)) {
-            return error_set(err, ERR_UNSUPPORTED, "the weights are quantized (%s), which is not supported", path);
-        }
-    }
-    return OK;
-}
-
 /* *out stays NULL when an optional file is not there. */
 static Status parse_in(json_t **out, const char *dir, const char *name, bool optional, Error *err)
 {
@@ -460,10 +451,10 @@ static Status parse_in(json_t **out, const char *dir, const char *name, bool opt
 Status config_read(ModelConfig *out, const char *dir, Error *err)
 {
     json_t *c = NULL, *g = NULL;
-    Status status = parse_in(&c, dir, "config.json", false, err);
-    if (status == OK) status = parse_in(&g, dir, "generation_config.json", true, err);
+    bool is_gguf = gguf_is_path(dir);
+    Status status = is_gguf ? config_of_gguf(&c, dir, err) : parse_in(&c, dir, "config.json", false, err);
+    if (status == OK && !is_gguf) status = parse_in(&g, dir, "generation_config.json", true, err);
     if (status == OK && (status = read_both(out, c, g, err)) != OK) error_prefix(err, "%s", dir);
-    if (status == OK) status = refuse_quantized_dir(dir, err);
     json_decref(c);
     json_decref(g);
     return status;

@@ -36,6 +36,7 @@ typedef struct ModelConfig {
     int32_t     gdn_key_heads, gdn_value_heads, gdn_key_dim, gdn_value_dim, gdn_conv_kernel; /* 0 without GDN layers */
     int32_t     mtp_layers;         /* mtp_num_hidden_layers; recognised, used by the MTP drafter */
     DType       dtype;              /* of the file: BF16, F16 or F32 */
+    bool        is_gptq_v2;         /* zero points of GPTQ weights are stored as they are */
     char        weight_prefix[32];  /* "model." or "model.language_model." (found from tensor names by weights) */
 
     /* generation_config.json, when there: defaults of requests, as written there. has_* says which were given. */
@@ -47,7 +48,7 @@ typedef struct ModelConfig {
     int32_t bos_id;                 /* -1 = none */
 } ModelConfig;
 
-/* Reads dir/config.json (at most 4 MB) and, when present, dir/generation_config.json. */
+/* Reads dir/config.json (at most 4 MB) and, when present, dir/generation_config.json; or the metadata of a .gguf file. */
 Status config_read(ModelConfig *out, const char *dir, Error *err);
 
 /* The same from text already in memory (tests, fuzzing); generation may be NULL. */
@@ -59,7 +60,7 @@ Status config_parse(ModelConfig *out, const char *config, size_t n, const char *
 void rope_frequencies(const ModelConfig *c, float *inv_freq, uint8_t *axis, float *scale);
 int  rope_dim(const ModelConfig *c);
 
-/* MODEL of the command line to a directory: "nano" / "nano-plain" (TANDEM_MODELS, ../share/tandem/models beside the
+/* MODEL of the command line to a directory, or to itself where it is a .gguf file: "nano" / "nano-plain" (TANDEM_MODELS, ../share/tandem/models beside the
  * program, models/ of the source tree), a directory, or a Hugging Face id "owner/name" in the local cache
  * (HF_HUB_CACHE, HF_HOME/hub, ~/.cache/huggingface/hub; refs/main -> snapshots/COMMIT). Nothing is downloaded. */
 Status model_find(const char *name, char *dir, size_t size, Error *err);

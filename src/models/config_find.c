@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "models/config.h"
+#include "tensor/gguf.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -108,21 +109,15 @@ static Status find_in_hub(const char *id, const char *owner, const char *name, c
     return error_set(err, ERR_NOT_FOUND, "%s has no snapshot %s: the download of %s did not end", repo, commit, id);
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 Status model_find(const char *name, char *dir, size_t size, Error *err)
 {
     char owner[128], model[128];
     if (!*name) return error_set(err, ERR_INPUT, "the name of the model is empty");
     if (is_plain(name) && find_bundled(name, dir, size)) return OK;
     if (is_dir(dir, size, "%s", name)) return OK;
-    if (file_exists(name) && ends_with(name, ".gguf")) {
-        return error_set(err, ERR_UNSUPPORTED,
-                         "%s is a GGUF file, which is not supported; give a directory of safetensors files", name);
+    if (file_exists(name) && gguf_is_path(name)) {
+        int n = snprintf(dir, size, "%s", name);
+        return n > 0 && (size_t)n < size ? OK : error_set(err, ERR_INPUT, "the path of the model is too long");
     }
     if (file_exists(name)) return error_set(err, ERR_INPUT, "%s is a file; give the directory that holds it", name);
     if (split_id(name, owner, model)) return find_in_hub(name, owner, model, dir, size, err);

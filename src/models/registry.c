@@ -147,6 +147,7 @@ static Status prepare(Decoder **out, Checkpoint **file, const char *dir, Backend
     *file = NULL;
     Status s = read_config(out, dir, backend, options, err);
     if (!s && options->load_format != LOAD_DUMMY) s = checkpoint_open(file, dir, err);
+    if (!s && *file && (*out)->config.is_gptq_v2) checkpoint_set_gptq_v2(*file);
     if (s) return s; /* names the file */
     s = list_weights(*out, *file, err);
     if (s) error_prefix(err, "%s", dir);
