@@ -421,7 +421,7 @@ static const struct {
     { qwen3, "num_local_experts", "8", ERR_UNSUPPORTED, "num_local_experts: mixtures of experts" },
     { qwen3, "quantization_config", "{\"quant_method\":\"bitsandbytes\"}", ERR_UNSUPPORTED, "quant_method bitsandbytes" },
     { qwen3, "quantization_config", "{}", ERR_UNSUPPORTED, "an unnamed method" },
-    { qwen3, "compression_config", "{\"quant_method\":\"compressed-tensors\"}", ERR_UNSUPPORTED, "compressed-tensors" },
+    { qwen3, "compression_config", "{\"quant_method\":\"sparseml\"}", ERR_UNSUPPORTED, "sparseml" },
     { qwen35, "text_config.quantization_config", "{\"quant_method\":\"torchao\"}", ERR_UNSUPPORTED, "quant_method torchao" },
     { qwen35, "quantization_config", "{\"quant_method\":\"exl2\"}", ERR_UNSUPPORTED, "quant_method exl2" },
     { qwen3, "quantization_config", "7", ERR_INPUT, "quantization_config must be an object" },
