@@ -82,6 +82,12 @@ def surrounded(c):
     return f"a{c}a1{c}1.{c}. {c} \n{c}\na{c}'{c}s{c}  {c}S"
 
 
+def may_combine(c):
+    """Also as far as this Python does not know it yet."""
+    category = unicodedata.category(chr(c))
+    return category[0] == "M" or (category == "Cn" and c < 0x20000) or bool(unicodedata.decomposition(chr(c)))
+
+
 def every_code_point(marks):
     """Each between members of each class, sixteen to a string; each where it could be reordered or composed."""
     points = code_points()
@@ -89,7 +95,7 @@ def every_code_point(marks):
     if marks:
         tail = "\u0334\u093c\u094d\u05b0\u0321\u0323\u0301\u0345"
         strings += ["x" + "".join(f"a\u0345{chr(c)}{m}b{m}{chr(c)}" for m in tail) + f"a\u0323{chr(c)}\u0301e{chr(c)}{tail}"
-                    for c in points]
+                    for c in points if may_combine(c)]
         strings += [unicodedata.normalize("NFD", chr(c)) + chr(c) for c in points if unicodedata.decomposition(chr(c))]
     return strings
 
