@@ -20,12 +20,12 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median_of_passes(Scorer *s, const int32_t *ids, int32_t context, int32_t rows)
+static double median_of_passes(Scorer *s, const int32_t *ids, int32_t context, int32_t rows, int32_t outputs)
 {
     double ms[RUNS];
     for (int i = -WARM; i < RUNS; i++) {
         double t = clock_ms();
-        score_pass(s, ids, context, rows, rows);
+        score_pass(s, ids, context, rows, outputs);
         if (i >= 0) ms[i] = clock_ms() - t;
     }
     qsort(ms, RUNS, sizeof ms[0], by_size);
@@ -60,13 +60,13 @@ static void time_widths(Scorer *s, const Model *model, const int32_t *ids, int32
 {
     static const int32_t widths[] = { 1, 2, 4, 8, 16, 32, 64 };
     double one = 0, bytes = (double)model->info.read_bytes_per_pass;
-    printf("context %d; a pass reads %.2f GB of weights\n rows       ms   x one row   GB/s of weights   logits of the last row that differ\n", context,
+    printf("context %d; a pass reads %.2f GB of weights\n rows       ms   x one row   GB/s of weights   logits of one ms   x one row   logits of the last row that differ\n", context,
            bytes * 1e-9);
     for (int i = 0; i < COUNT(widths); i++) {
         int64_t n = differing(s, ids, context, widths[i], model->info.vocab_size);
-        double ms = median_of_passes(s, ids, context, widths[i]);
+        double ms = median_of_passes(s, ids, context, widths[i], widths[i]), bare = median_of_passes(s, ids, context, widths[i], 1);
         if (i == 0) one = ms;
-        printf("%5d  %7.3f   %9.3f   %15.0f   %lld\n", widths[i], ms, ms / one, bytes / ms * 1e-6, (long long)n);
+        printf("%5d  %7.3f   %9.3f   %15.0f   %14.3f   %9.3f   %lld\n", widths[i], ms, ms / one, bytes / ms * 1e-6, bare, bare / one, (long long)n);
         fflush(stdout);
     }
 }
@@ -84,7 +84,7 @@ static Status run(const char *dir, DeviceChoice device, int32_t context, int32_t
     Backend *backend = NULL;
     Model *model = NULL;
     Scorer *scorer = NULL;
-    int32_t longest = prompt > context + 128 ? prompt : context + 128;
+    int32_t behind = only > 128 ? only : 128, longest = prompt > context + behind ? prompt : context + behind;
     ModelOptions options = { .load_format = LOAD_DUMMY, .dummy_seed = 1,
                              .limits = { .max_rows = CHUNK, .max_outputs = 64, .max_seqs = 1, .max_uncertain_rows = 1 } };
     Status s = backend_open(&backend, &(BackendOptions){ .device = device }, err);
@@ -98,7 +98,7 @@ static Status run(const char *dir, DeviceChoice device, int32_t context, int32_t
     int32_t *ids = mem_alloc_array((size_t)longest, sizeof *ids);
     for (int32_t i = 0; i < longest; i++) ids[i] = (int32_t)((uint32_t)i * 2654435761u % (uint32_t)model->info.vocab_size);
     prompt_ms(scorer, ids, context);
-    for (int i = 0; i < 3 && only > 0; i++) score_pass(scorer, ids, context, only, only);
+    for (int i = 0; i < 3 && only > 0; i++) score_pass(scorer, ids, context, only, only < 64 ? only : 64);
     if (!only) time_widths(scorer, model, ids, context);
     if (!only && prompt > 0) time_prompt(scorer, model, ids, prompt);
     mem_free(ids);

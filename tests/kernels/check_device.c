@@ -184,7 +184,7 @@ static void reference_linear(Stream *st, Tensor x, const LinearJob *jobs, int n_
         CHECK(row);
         for (int64_t n = 0; n < w->n_out; n++) {
             weight_get_row(w, n, row);
-            for (int64_t r = 0; r < x.shape[0]; r++) tensor_f32(jobs[j].out, r)[n] = tensor_core_dot(x, r, row, w->n_in);
+            for (int64_t r = 0; r < x.shape[0]; r++) tensor_f32(jobs[j].out, r)[n] = tensor_core_dot(x, r, row, w->n_in, w->contract.k_parts > 1);
         }
         mem_free(row);
     }

@@ -98,9 +98,9 @@ static int parts_of(int64_t n_in)
     return parts;
 }
 
-float tensor_core_dot(Tensor x, int64_t row, const float *w, int64_t n_in)
+float tensor_core_dot(Tensor x, int64_t row, const float *w, int64_t n_in, bool in_parts)
 {
-    int n_parts = parts_of(n_in);
+    int n_parts = in_parts ? parts_of(n_in) : 1;
     int64_t pieces = (n_in + PIECE - 1) / PIECE, per_part = pieces / n_parts * PIECE;
     float part[8] = { 0 };
     for (int p = 0; p < n_parts; p++) {

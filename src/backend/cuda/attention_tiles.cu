@@ -50,6 +50,24 @@ static __device__ __forceinline__ float merged(const Merge &r, float sum, float 
     return fmaf(fresh, r.fresh, sum * r.old);
 }
 
+/* f_exp of what is not above 0 (or NaN): nothing can overflow. */
+static __device__ __forceinline__ float exp_down(float x)
+{
+    float t = fmaf(x, F_LOG2_E, F_ROUND), n = t - F_ROUND, r = fmaf(n, -F_LN2_LO, fmaf(n, -F_LN2_HI, x));
+    float p = fmaf(fmaf(fmaf(fmaf(F_EXP_C4, r, F_EXP_C3), r, F_EXP_C2), r, F_EXP_C1), r, F_EXP_C0);
+    float y = f_of_bits(f_bits(1.0f + fmaf(r * r, p, r)) + (f_bits(t) << 23));
+    y = x < F_EXP_MIN ? 0.0f : y;
+    return x != x ? F_NAN : y;
+}
+
+/* Two numbers to bf16, ties to even; `low` comes first in memory. */
+static __device__ __forceinline__ uint32_t both_bf16(float low, float high)
+{
+    uint32_t both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
 static __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool is_there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
@@ -66,19 +84,19 @@ template <int LEFT> static __device__ __forceinline__ void copies_wait()
 /* ---- tail ---- */
 
 template <int DIM> struct TailMemory {
-    uint16_t v[MAX_TAIL][DIM];
+    uint16_t kv[2][MAX_TAIL][DIM]; /* keys, values */
     float    x[MAX_GROUP][MAX_TAIL], most[MAX_GROUP], sum[MAX_GROUP];
     int32_t  place[MAX_TAIL];
     float    q[1][DIM]; /* [group] */
 };
 
 /* x[h][j]: 8 threads a key, each with lanes 2 sub and 2 sub + 1 of the sum. */
-template <int DIM> static __device__ __forceinline__ void tail_scores(const AttentionArgs &a, TailMemory<DIM> &s, int32_t kv_head, int32_t n)
+template <int DIM> static __device__ __forceinline__ void tail_scores(const AttentionArgs &a, TailMemory<DIM> &s, int32_t n)
 {
     const int32_t sub = threadIdx.x % 8;
     for (int32_t j0 = 0; j0 < n; j0 += TAIL_THREADS / 8) {
         int32_t j = j0 + (int32_t)threadIdx.x / 8;
-        const uint32_t *from = (const uint32_t *)kv_key(a.kv, s.place[min(j, n - 1)], kv_head) + sub;
+        const uint32_t *from = (const uint32_t *)s.kv[0][min(j, n - 1)] + sub;
         uint32_t k[DIM / 16];
 #pragma unroll
         for (int i = 0; i < DIM / 16; i++) k[i] = from[i * 8];
@@ -136,24 +154,29 @@ template <int DIM> static __global__ void __launch_bounds__(TAIL_THREADS) attend
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); /* in this order: see above */
     if (n <= 0) return;
-    for (int32_t i = tid; i < a.group * DIM; i += TAIL_THREADS)
-        s.q[i / DIM][i % DIM] = a.q[row * a.q_row + (kv_head * a.group + i / DIM) * a.q_head + i % DIM];
     __syncthreads();
-    for (int32_t i = tid; i < n * (DIM / 8); i += TAIL_THREADS)
-        copy16((uint32_t)__cvta_generic_to_shared(&s.v[i / (DIM / 8)][i % (DIM / 8) * 8]),
-               kv_value(a.kv, s.place[i / (DIM / 8)], kv_head) + i % (DIM / 8) * 16, true);
+    for (int32_t i = tid; i < 2 * n * (DIM / 8); i += TAIL_THREADS) {
+        int32_t chunk = i % (DIM / 8), j = i / (DIM / 8) % n, is_value = i / (DIM / 8) / n;
+        const char *from = is_value ? kv_value(a.kv, s.place[j], kv_head) : kv_key(a.kv, s.place[j], kv_head);
+        copy16((uint32_t)__cvta_generic_to_shared(&s.kv[is_value][j][chunk * 8]), from + chunk * 16, true);
+    }
     copies_commit();
-    tail_scores<DIM>(a, s, kv_head, n);
+    const float *q = a.q + row * a.q_row + kv_head * a.group * a.q_head;
+    for (int32_t h = tid / 32; h < a.group; h += TAIL_THREADS / 32)
+#pragma unroll
+        for (int32_t d = tid % 32 * 2; d < DIM; d += 64) *(float2 *)&s.q[h][d] = *(const float2 *)&q[h * a.q_head + d];
+    copies_wait<0>();
+    __syncthreads();
+    tail_scores<DIM>(a, s, n);
     __syncthreads();
     tail_softmax<DIM>(s, a.group, first, n);
-    copies_wait<0>();
     __syncthreads();
     for (int32_t i = tid; i < a.group * (DIM / 2); i += TAIL_THREADS) {
         int32_t h = i / (DIM / 2), d = i % (DIM / 2) * 2;
         float o[2] = {};
 #pragma unroll 8
         for (int32_t j = 0; j < n; j++) {
-            uint32_t v = *(const uint32_t *)&s.v[j][d];
+            uint32_t v = *(const uint32_t *)&s.kv[1][j][d];
             o[0] = fmaf(s.x[h][j], __uint_as_float(v << 16), o[0]);
             o[1] = fmaf(s.x[h][j], __uint_as_float(v & 0xffff0000u), o[1]);
         }
@@ -171,7 +194,7 @@ template <int DIM> static __global__ void __launch_bounds__(TAIL_THREADS) attend
 
 static __device__ __forceinline__ void mma(float d[4], uint4 a, uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
@@ -238,13 +261,16 @@ template <int DIM, int WM, int WN, bool ONE> struct Body {
     __device__ __forceinline__ int32_t pair(int e) const { return wm * 16 + g + 8 * e; }
     __device__ __forceinline__ int32_t row_of(int e) const { return rows.first + pair(e) / t.a.group; }
 
-    __device__ __forceinline__ void find_places(int32_t tile)
+    /* Where a thread's position of a tile lies. */
+    __device__ __forceinline__ int64_t find_place(int32_t tile) const
     {
-        for (int32_t i = threadIdx.x; i < TILE; i += THREADS) {
-            int32_t j = tile * TILE + i;
-            bool is_there = j >= lowest && j < highest;
-            s.place[tile & 1][i] = is_there ? kv_key(t.a.kv, kv_store_at(t.a.kv, slot_of_seq, j), kv_head) - t.a.kv.data : -1;
-        }
+        int32_t j = tile * TILE + threadIdx.x;
+        bool is_there = threadIdx.x < TILE && j >= lowest && j < highest;
+        return is_there ? kv_key(t.a.kv, kv_store_at(t.a.kv, slot_of_seq, j), kv_head) - t.a.kv.data : -1;
+    }
+    __device__ __forceinline__ void keep_place(int32_t tile, int64_t place)
+    {
+        if (threadIdx.x < TILE) s.place[tile & 1][threadIdx.x] = place;
     }
 
     /* Keys or values of a tile; what no row wants is zero. */
@@ -260,22 +286,52 @@ template <int DIM, int WM, int WN, bool ONE> struct Body {
         copies_commit();
     }
 
+    /* A warp a pair: many loads on their way at once. */
     __device__ __forceinline__ void load_queries()
     {
         const AttentionArgs &a = t.a;
-        for (int32_t i = threadIdx.x; i < 16 * WM * (DIM / 2); i += THREADS) {
-            int32_t p = i / (DIM / 2), d = i % (DIM / 2) * 2, row = p / a.group;
-            uint32_t both = 0;
-            if (row < rows.n) {
-                float2 q = *(const float2 *)&a.q[(rows.first + row) * a.q_row + (kv_head * a.group + p % a.group) * a.q_head + d];
-                both = to_bf16(q.x) | (uint32_t)to_bf16(q.y) << 16;
+        enum { AT_ONCE = 16 * WM * 32 / THREADS < 8 ? 16 * WM * 32 / THREADS : 8 };
+        for (int32_t p0 = threadIdx.x / 32; p0 < 16 * WM; p0 += THREADS / 32 * AT_ONCE) {
+            float2 q[AT_ONCE][DIM / 64];
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; u++) {
+                int32_t p = p0 + u * (THREADS / 32), row = p / a.group;
+#pragma unroll
+                for (int i = 0; i < DIM / 64; i++)
+                    q[u][i] = row < rows.n ? *(const float2 *)&a.q[(rows.first + row) * a.q_row + (kv_head * a.group + p % a.group) * a.q_head + i * 64 + lane * 2]
+                                           : make_float2(0, 0);
             }
-            *(uint32_t *)((char *)s.q + place16<DIM>(p, d / 8) + d % 8 * 2) = both;
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; u++)
+#pragma unroll
+                for (int i = 0; i < DIM / 64; i++) {
+                    int32_t d = i * 64 + lane * 2;
+                    *(uint32_t *)((char *)s.q + place16<DIM>(p0 + u * (THREADS / 32), d / 8) + d % 8 * 2) = both_bf16(q[u][i].x, q[u][i].y);
+                }
         }
     }
 
+    /* Every pair of the warp sees every position of the tile (the warp agrees). */
+    __device__ __forceinline__ bool sees_all(int32_t tile) const
+    {
+        bool is_all = true;
+#pragma unroll
+        for (int e = 0; e < 2; e++) is_all = is_all && tile * TILE >= low[e] && (tile + 1) * TILE <= high[e];
+        return __all_sync(0xffffffffu, is_all);
+    }
     __device__ __forceinline__ bool sees(int32_t position, int e) const { return position >= low[e] && position < high[e]; }
     __device__ __forceinline__ int32_t position_of(int32_t tile, int n, int e) const { return tile * TILE + (wn * KEY_TILES + n) * 8 + 2 * c + (e & 1); }
+
+    template <bool MASKED> __device__ __forceinline__ void find_most(float (&x)[KEY_TILES][4], int32_t tile, float (&most)[2])
+    {
+#pragma unroll
+        for (int n = 0; n < KEY_TILES; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                x[n][e] = x[n][e] * t.a.scale;
+                if ((!MASKED || sees(position_of(tile, n, e), e / 2)) && x[n][e] > most[e / 2]) most[e / 2] = x[n][e];
+            }
+    }
 
     /* Scores in x, scaled; the largest a pair sees goes to `most`. */
     __device__ __forceinline__ void scores(float (&x)[KEY_TILES][4], int32_t tile)
@@ -296,13 +352,8 @@ template <int DIM, int WM, int WN, bool ONE> struct Body {
             }
         }
         float most[2] = { -F_INF, -F_INF };
-#pragma unroll
-        for (int n = 0; n < KEY_TILES; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                x[n][e] = x[n][e] * t.a.scale;
-                if (sees(position_of(tile, n, e), e / 2) && x[n][e] > most[e / 2]) most[e / 2] = x[n][e];
-            }
+        if (sees_all(tile)) find_most<false>(x, tile, most);
+        else find_most<true>(x, tile, most);
 #pragma unroll
         for (int e = 0; e < 2; e++) {
 #pragma unroll
@@ -323,14 +374,23 @@ template <int DIM, int WM, int WN, bool ONE> struct Body {
 #pragma unroll
             for (int w = 0; w < WN; w++) m[e] = s.most[w][pair(e)] > m[e] ? s.most[w][pair(e)] : m[e];
         }
+        if (sees_all(tile)) put_weights<false>(x, tile, m);
+        else put_weights<true>(x, tile, m);
+    }
+
+    template <bool MASKED> __device__ __forceinline__ void put_weights(const float (&x)[KEY_TILES][4], int32_t tile, const float (&m)[2])
+    {
 #pragma unroll
         for (int n = 0; n < KEY_TILES; n++)
 #pragma unroll
             for (int e = 0; e < 4; e += 2) {
                 int32_t position = position_of(tile, n, 0);
-                float p0 = sees(position, e / 2) ? f_exp(x[n][e] - m[e / 2]) : 0.0f;
-                float p1 = sees(position + 1, e / 2) ? f_exp(x[n][e + 1] - m[e / 2]) : 0.0f;
-                *(uint32_t *)((char *)s.p + place16<TILE>(pair(e / 2), wn * KEY_TILES + n) + 4 * c) = to_bf16(p0) | (uint32_t)to_bf16(p1) << 16;
+                float p0 = exp_down(x[n][e] - m[e / 2]), p1 = exp_down(x[n][e + 1] - m[e / 2]);
+                if (MASKED) {
+                    p0 = sees(position, e / 2) ? p0 : 0.0f;
+                    p1 = sees(position + 1, e / 2) ? p1 : 0.0f;
+                }
+                *(uint32_t *)((char *)s.p + place16<TILE>(pair(e / 2), wn * KEY_TILES + n) + 4 * c) = both_bf16(p0, p1);
             }
     }
 
@@ -419,7 +479,7 @@ static __device__ __forceinline__ void find_range(const DeviceBatch &b, const Ro
 template <int DIM, int WM, int WN, bool ONE> static __device__ __forceinline__ void body_tiles(Body<DIM, WM, WN, ONE> &b, int32_t first, int32_t end)
 {
     typedef Body<DIM, WM, WN, ONE> B;
-    b.find_places(first);
+    b.keep_place(first, b.find_place(first));
     __syncthreads();
     b.bring(first, false);
     if (!ONE) b.bring(first, true);
@@ -429,10 +489,11 @@ template <int DIM, int WM, int WN, bool ONE> static __device__ __forceinline__ v
     for (int32_t tile = first; tile < end; tile++) {
         bool is_more = tile + 1 < end;
         float x[B::KEY_TILES][4], m[2];
-        if (is_more) b.find_places(tile + 1);
+        int64_t next = is_more ? b.find_place(tile + 1) : -1; /* on its way while we multiply */
         copies_wait<ONE ? 0 : 1>(); /* keys; a group is committed for every copy that could have been made */
         __syncthreads();
         b.scores(x, tile);
+        b.keep_place(tile + 1, next);
         __syncthreads();
         if (ONE) b.bring(tile, true);
         else if (is_more) b.bring(tile + 1, false);
@@ -452,7 +513,7 @@ template <int DIM, int WM, int WN, bool ONE> static __device__ __forceinline__ v
 }
 
 template <int DIM, int WM, int WN, bool ONE>
-static __global__ void __launch_bounds__(WM *WN * 32) attend_body(const __grid_constant__ TilesArgs t)
+static __global__ void __launch_bounds__(WM *WN * 32, WM * WN == 8 ? 2 : 1) attend_body(const __grid_constant__ TilesArgs t)
 {
     extern __shared__ __align__(16) char memory[];
     const AttentionArgs &a = t.a;
@@ -484,45 +545,58 @@ static __global__ void __launch_bounds__(WM *WN * 32) attend_body(const __grid_c
 
 /* ---- joining ---- */
 
+/* m, l and four values of o; slots are 8 bytes aligned. */
+struct Joined {
+    float m, l, o[4];
+};
+static __device__ __forceinline__ Joined load_slot(const float *slot, int32_t d)
+{
+    float2 head = *(const float2 *)slot, low = *(const float2 *)&slot[2 + d], high = *(const float2 *)&slot[4 + d];
+    return { head.x, head.y, { low.x, low.y, high.x, high.y } };
+}
+static __device__ __forceinline__ void join(Joined *to, const Joined &s)
+{
+    Merge r = merge_of(to->m, s.m);
+    to->m = r.m;
+    to->l = merged(r, to->l, s.l);
+#pragma unroll
+    for (int e = 0; e < 4; e++) to->o[e] = merged(r, to->o[e], s.o[e]);
+}
+
+/* Four values a thread, four heads a block. */
 template <int DIM> static __global__ void __launch_bounds__(DIM) join_rows(const __grid_constant__ TilesArgs t)
 {
     const AttentionArgs &a = t.a;
-    const int32_t row = blockIdx.y, head = blockIdx.x, d = threadIdx.x;
-    const bool is_row = a.batch.seq[row] >= 0;
+    const int32_t row = blockIdx.y, head = blockIdx.x * 4 + threadIdx.x / (DIM / 4), d = threadIdx.x % (DIM / 4) * 4;
+    const bool is_row = a.batch.seq[row] >= 0 && head < a.heads;
     const int32_t first_key = is_row ? first_key_of(a.batch, row) : 0, end_key = is_row ? body_end(a.batch.index[row]) : 0;
     begin_kernel();
     if (!is_row) return;
-    float M = -F_INF, L = 0, O = 0, M1 = -F_INF, L1 = 0, O1 = 0;
-    auto outer = [&](float m, float l, float o) {
-        Merge r = merge_of(M, m);
-        M = r.m;
-        L = merged(r, L, l);
-        O = merged(r, O, o);
-    };
     const int32_t size = t.mode == BY_TILE ? TILE : SPAN;
     int32_t first = first_key / size, end = end_key > first_key ? (end_key + size - 1) / size : first;
     if (t.mode == WHOLE && end > first) {
         first = 0;
         end = 1;
     }
-    for (int32_t s = first; s < end; s++) {
-        const float *p = partial_of<DIM>(t, row, head, s);
-        if (t.mode != BY_TILE) {
-            outer(p[0], p[1], p[2 + d]);
-            continue;
-        }
-        Merge r = merge_of(M1, p[0]);
-        M1 = r.m;
-        L1 = merged(r, L1, p[1]);
-        O1 = merged(r, O1, p[2 + d]);
-        if (s + 1 < end && (s + 1) % (SPAN / TILE) != 0) continue;
-        outer(M1, L1, O1);
-        M1 = -F_INF;
-        L1 = O1 = 0;
+    const Joined tail = load_slot(partial_of<DIM>(t, row, head, t.n_slots), d), none = { -F_INF, 0, {} };
+    Joined all = none;
+    enum { AT_ONCE = SPAN / TILE };
+    for (int32_t base = first / AT_ONCE * AT_ONCE; base < end; base += AT_ONCE) {
+        Joined slot[AT_ONCE], span = none;
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) /* all on their way together */
+            if (base + i >= first && base + i < end) slot[i] = load_slot(partial_of<DIM>(t, row, head, base + i), d);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (base + i >= first && base + i < end) {
+                if (t.mode == BY_TILE) join(&span, slot[i]);
+                else join(&all, slot[i]);
+            }
+        if (t.mode == BY_TILE) join(&all, span); /* tiles of a batch are a span */
     }
-    const float *tail = partial_of<DIM>(t, row, head, t.n_slots);
-    outer(tail[0], tail[1], tail[2 + d]);
-    put_out(a, row, head, d, O / L);
+    join(&all, tail);
+#pragma unroll
+    for (int e = 0; e < 4; e++) put_out(a, row, head, d + e, all.o[e] / all.l);
 }
 
 /* ---- launching ---- */
@@ -553,10 +627,12 @@ template <int DIM> static void launch_tiles(Device *d, const TilesArgs &t, int32
     is_set = true;
     launch(d, attend_tail<DIM>, dim3(t.a.kv.n_heads, n_rows), TAIL_THREADS, tail, t);
     if (t.pairs == 16) launch_body<DIM, 1, DIM == 64 ? 4 : 8>(d, t);
-    else if (t.pairs == 32) launch_body<DIM, 2, 4>(d, t);
-    else if (t.pairs == 64) launch_body<DIM, 4, 2>(d, t);
-    else if constexpr (DIM <= 128) launch_body<DIM, 8, 1>(d, t);
-    launch(d, join_rows<DIM>, dim3(t.a.heads, n_rows), DIM, 0, t);
+    else if (t.pairs == 32) launch_body<DIM, 2, DIM == 64 ? 4 : 8>(d, t);
+    else if (t.pairs == 128) {
+        if constexpr (DIM <= 128) launch_body<DIM, 8, 2>(d, t);
+    } else if (t.n_blocks * t.n_slots * t.a.kv.n_heads <= 2 * d->n_sm) launch_body<DIM, 4, 4>(d, t); /* a block for each multiprocessor, or idle ones */
+    else launch_body<DIM, 4, DIM == 256 ? 4 : 2>(d, t); /* two of them take turns at multiplying */
+    launch(d, join_rows<DIM>, dim3((t.a.heads + 3) / 4, n_rows), DIM, 0, t);
 }
 
 bool are_tiles(const AttentionArgs &a)
@@ -565,10 +641,12 @@ bool are_tiles(const AttentionArgs &a)
     return a.kv.item == 2 && (dim == 64 || dim == 128 || dim == 256) && a.group <= MAX_GROUP && a.q_row % 2 == 0 && a.q_head % 2 == 0;
 }
 
-/* As many pairs of row and head a block as the longest sequence has and shared memory holds. */
-static int32_t pairs_of(const Device *d, int32_t dim, int32_t wanted)
+/* Pairs of row and head a block takes: as many as shared memory holds and a sequence has; 128 only where that leaves a block
+ * for every multiprocessor. */
+static int32_t pairs_of(const Device *d, const AttentionArgs &a, int32_t most_rows, int32_t n_rows)
 {
-    int32_t pairs = 16, most = dim == 256 ? 64 : 128;
+    int32_t pairs = 16, dim = a.kv.head_dim, wanted = (most_rows < MAX_ROWS ? most_rows : MAX_ROWS) * a.group;
+    int32_t most = dim <= 128 && n_rows * a.heads / 128 >= d->n_sm * 3 / 4 ? 128 : 64;
     while (pairs < wanted && pairs < most && (size_t)dim * TILE * 2 + (size_t)pairs * 2 * (dim + TILE + 16) * 2 + 4096 <= d->shared_bytes) pairs *= 2;
     return pairs;
 }
@@ -580,7 +658,7 @@ TilesArgs plan_tiles(Device *d, const AttentionArgs &a, const Batch *batch, int3
     bool is_even = true;
     for (int32_t s = 0; s < batch->n_seqs; s++)
         if (is_real(batch, &batch->seqs[s]) && batch->seqs[s].n_rows > most) most = batch->seqs[s].n_rows;
-    t.pairs = pairs_of(d, a.kv.head_dim, (most < MAX_ROWS ? most : MAX_ROWS) * a.group);
+    t.pairs = pairs_of(d, a, most, n_rows);
     t.rows_per_block = t.pairs / a.group < MAX_ROWS ? t.pairs / a.group : MAX_ROWS;
     for (int32_t s = 0; s < batch->n_seqs; s++) {
         const BatchSeq *q = &batch->seqs[s];

@@ -1,24 +1,24 @@
 /* linear: y = x W^T. bf16 on tensor cores, float32 by the scalar contract.
  *
  * Weights are the 16-row operand of mma.sync m16n8k16, rows of x the 8-column operand, so one row is a tile with seven
- * empty columns and takes the same instruction as 512. A block computes some tiles of 16 outputs for some tiles of 8 rows;
- * its warps share K: warp w takes part w of n_parts equal parts, ascending, with one float32 accumulator an output. Parts
- * are added as a binary tree, as on the CPU. n_parts depends on n_in alone.
+ * empty columns and takes the same instruction as 512. A product takes 16 inputs that follow each other, ascending, with one
+ * float32 accumulator an output. Row-parallel weights have K in up to 8 equal parts, added as a binary tree (n_parts depends
+ * on n_in alone), others in one.
  *
- *     part 0: piece of 32 inputs = two products ──> accumulator ──┐
- *     part 1: ...                                                 ├─ tree ─> out
+ *     one part     a warp has its tiles of 16 outputs for itself
+ *     parts        the warps of a block share K: warp w takes part w
  *
- * A product takes 16 inputs that follow each other. Weights are stored as lanes hold them: a warp reads 512 contiguous bytes
- * a product. One read of the weights bounds the time up to some 16 rows; then the rows of x, read again for each tile of
- * outputs, do (more outputs a block: fewer reads of x). No sum depends on rows, tiles or blocks. Where there is wgmma, wide
- * passes go through linear_wide.cu: other tiles, the same sums.
+ * Weights are stored as lanes hold them: a warp reads 512 contiguous bytes a product. A lane brings its own 16 bytes of
+ * weights and of rows into a ring of its warp, so no barrier stands in the loop. One read of the weights bounds the time up to
+ * some 16 rows; then the rows of x, read again for each tile of outputs, do (more outputs a warp: fewer reads of x). No sum
+ * depends on rows, tiles or blocks. Where there is wgmma, wide passes go through linear_wide.cu: other tiles, the same sums.
  *
  * float32: one thread an output, one fma chain a part: the bits of the CPU. It exists for comparisons, not for speed. */
 #include "backend/cuda/linear_impl.h"
 
 static __device__ __forceinline__ void mma(float d[4], uint4 a, uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
@@ -78,128 +78,199 @@ static __device__ __forceinline__ float tree_of(const float *sums, int n_parts, 
     return part[0];
 }
 
-/* MT tiles of 16 outputs (GATED: half of gate, half of up), NT tiles of 8 rows, STAGES pieces on their way; blockDim.x =
- * 32 n_parts. A warp brings and reads its own ring, so no barrier stands in the loop. Weights do not depend on the kernel
- * before: they set out before it ends. */
-template <int MT, int NT, int STAGES, bool ALIGNED, bool GATED>
+/* MT tiles of 16 outputs (GATED: half of gate, half of up), NT tiles of 8 rows, STAGES steps of KP pieces on their way.
+ * Weights do not depend on the kernel before: they set out before it ends. */
+template <int MT, int NT, int KP, int STAGES, bool SPLIT, bool ALIGNED, bool GATED>
 static __global__ void __launch_bounds__(256) linear_bf16(const __grid_constant__ LinearArgs args)
 {
-    extern __shared__ uint4 memory[]; /* ring [n_parts][STAGES][2 MT + NT][32], later sums */
+    extern __shared__ uint4 memory[]; /* ring [warps][STAGES][KP * (2 MT + NT)][32], later sums */
     enum { ITEMS = 2 * MT + NT };
-    float *sums = (float *)memory; /* [n_parts][NT * 8][MT * 16] */
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_parts = blockDim.x / 32;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = blockDim.x / 32, group = SPLIT ? blockIdx.y : blockIdx.y * n_warps + warp;
     const int g = lane / 4, t = lane % 4, first_row = blockIdx.x * NT * 8, half = args.n_tiles / 2;
-    const int per_part = args.n_pieces / n_parts, first = warp * per_part;
-    uint4 *ring = memory + warp * STAGES * ITEMS * 32;
+    const int n_pieces = SPLIT ? args.n_pieces / n_warps : args.n_pieces, first = SPLIT ? warp * n_pieces : 0, n_steps = n_pieces / KP;
+    uint4 *ring = memory + warp * STAGES * KP * ITEMS * 32;
     uint64_t policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
 
-    auto tile_at = [&](int m) { return GATED ? m % 2 * half + blockIdx.y * (MT / 2) + m / 2 : blockIdx.y * MT + m; };
-    auto is_tile = [&](int m) { return GATED ? blockIdx.y * (MT / 2) + m / 2 < half : tile_at(m) < args.n_tiles; };
+    auto tile_at = [&](int m) { return GATED ? m % 2 * half + group * (MT / 2) + m / 2 : group * MT + m; };
+    auto is_tile = [&](int m) { return GATED ? group * (MT / 2) + m / 2 < half : tile_at(m) < args.n_tiles; };
     const uint4 *weight[MT];
 #pragma unroll
     for (int m = 0; m < MT; m++) weight[m] = tile_weights(args, is_tile(m) ? tile_at(m) : 0) + (int64_t)first * 64 + lane;
-    auto bring_weights = [&](int piece) {
-        uint4 *to = ring + piece % STAGES * ITEMS * 32 + lane;
+    auto bring_weights = [&](int step) {
 #pragma unroll
-        for (int m = 0; m < MT; m++) {
-            bring_weight(to + 2 * m * 32, weight[m] + (int64_t)piece * 64, policy);
-            bring_weight(to + (2 * m + 1) * 32, weight[m] + (int64_t)piece * 64 + 32, policy);
+        for (int k = 0; k < KP; k++) {
+            uint4 *to = ring + (step % STAGES * KP + k) * ITEMS * 32 + lane;
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                bring_weight(to + 2 * m * 32, weight[m] + (int64_t)(step * KP + k) * 64, policy);
+                bring_weight(to + (2 * m + 1) * 32, weight[m] + (int64_t)(step * KP + k) * 64 + 32, policy);
+            }
         }
     };
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++)
-        if (i < per_part) bring_weights(i);
+        if (i < n_steps) bring_weights(i);
     begin_kernel();
 
     const uint16_t *row = args.x + (int64_t)(first_row + g) * args.x_stride + (int64_t)first * TILE_K + 8 * t;
-    auto bring_rows = [&](int piece) {
-        uint4 *to = ring + (piece % STAGES * ITEMS + 2 * MT) * 32 + row_place(g, t);
+    auto bring_rows = [&](int step) {
 #pragma unroll
-        for (int n = 0; n < NT; n++) {
-            bool is_there = first_row + n * 8 + g < args.n_rows;
-            const uint16_t *from = is_there ? row + (int64_t)n * 8 * args.x_stride + (int64_t)piece * TILE_K : args.x;
-            if (ALIGNED) bring(to + n * 32, from, is_there);
-            else to[n * 32] = is_there ? load_odd(from - ((int64_t)(first + piece) * TILE_K + 8 * t), (int64_t)(first + piece) * TILE_K + 8 * t, args.n_in)
-                                       : make_uint4(0, 0, 0, 0);
+        for (int k = 0; k < KP; k++) {
+            int piece = step * KP + k;
+            uint4 *to = ring + ((step % STAGES * KP + k) * ITEMS + 2 * MT) * 32 + row_place(g, t);
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+                bool is_there = first_row + n * 8 + g < args.n_rows;
+                const uint16_t *from = is_there ? row + (int64_t)n * 8 * args.x_stride + (int64_t)piece * TILE_K : args.x;
+                int64_t at = (int64_t)(first + piece) * TILE_K + 8 * t;
+                if (ALIGNED) bring(to + n * 32, from, is_there);
+                else to[n * 32] = is_there ? load_odd(from - at, at, args.n_in) : make_uint4(0, 0, 0, 0);
+            }
         }
     };
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) {
-        if (i < per_part) bring_rows(i);
+        if (i < n_steps) bring_rows(i);
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
 
+    /* A step is in registers while the one before is multiplied. */
     float acc[MT][NT][4] = {};
-    for (int piece = 0; piece < per_part; piece++) {
-        if (piece + STAGES - 1 < per_part) {
-            bring_weights(piece + STAGES - 1);
-            bring_rows(piece + STAGES - 1);
-        }
-        asm volatile("cp.async.commit_group;" ::: "memory");
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
-        __syncwarp(); /* what other lanes have brought */
-        const uint4 *from = ring + piece % STAGES * ITEMS * 32;
-        uint4 w[MT][2];
+    uint4 w[2][KP][MT][2], x[2][KP][NT];
+    auto load = [&](int to, int step) {
 #pragma unroll
-        for (int m = 0; m < MT; m++) {
-            w[m][0] = from[2 * m * 32 + lane];
-            w[m][1] = from[(2 * m + 1) * 32 + lane];
-        }
-#pragma unroll
-        for (int n = 0; n < NT; n++) {
-            uint4 x = load_rows(from + (2 * MT + n) * 32, lane);
+        for (int k = 0; k < KP; k++) {
+            const uint4 *from = ring + (step % STAGES * KP + k) * ITEMS * 32;
 #pragma unroll
             for (int m = 0; m < MT; m++) {
-                mma(acc[m][n], w[m][0], x.x, x.y);
-                mma(acc[m][n], w[m][1], x.z, x.w);
+                w[to][k][m][0] = from[2 * m * 32 + lane];
+                w[to][k][m][1] = from[(2 * m + 1) * 32 + lane];
             }
+#pragma unroll
+            for (int n = 0; n < NT; n++) x[to][k][n] = load_rows(from + (2 * MT + n) * 32, lane);
         }
+    };
+    auto multiply = [&](int from) {
+#pragma unroll
+        for (int k = 0; k < KP; k++)
+#pragma unroll
+            for (int side = 0; side < 2; side++)
+#pragma unroll
+                for (int n = 0; n < NT; n++)
+#pragma unroll
+                    for (int m = 0; m < MT; m++) {
+                        const uint4 &r = x[from][k][n];
+                        mma(acc[m][n], w[from][k][m][side], side ? r.z : r.x, side ? r.w : r.y);
+                    }
+    };
+    auto turn = [&](int step) { /* `step` is in registers: brings one more, loads the next, multiplies */
+        if (step + STAGES - 1 < n_steps) {
+            bring_weights(step + STAGES - 1);
+            bring_rows(step + STAGES - 1);
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        __syncwarp(); /* what other lanes have brought */
+    };
+    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+    __syncwarp();
+    load(0, 0);
+    for (int step = 0; step < n_steps; step += 2) {
+        turn(step);
+        if (step + 1 < n_steps) load(1, step + 1);
+        multiply(0);
+        if (step + 1 >= n_steps) break;
+        turn(step + 1);
+        if (step + 2 < n_steps) load(0, step + 2);
+        multiply(1);
     }
-    __syncthreads(); /* sums take the place of the rings */
 
-    enum { WIDE = MT * 16, PART = NT * 8 * WIDE, STEP = GATED ? 2 : 1 };
+    enum { WIDE = MT * 16, PART = NT * 8 * WIDE, STEP = GATED ? 2 : 1, RING = STAGES * KP * ITEMS * 128 };
+    float *sums = SPLIT ? (float *)memory : (float *)memory + warp * (RING > PART ? RING : PART); /* in place of the rings */
+    if (SPLIT) __syncthreads();
+    else __syncwarp();
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int n = 0; n < NT; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                sums[warp * PART + (n * 8 + 2 * t + e % 2) * WIDE + m * 16 + g + e / 2 * 8] = acc[m][n][e];
-    __syncthreads();
-    for (int i = threadIdx.x; i < PART / STEP; i += blockDim.x) {
+                sums[(SPLIT ? warp * PART : 0) + (n * 8 + 2 * t + e % 2) * WIDE + m * 16 + g + e / 2 * 8] = acc[m][n][e];
+    if (SPLIT) __syncthreads();
+    else __syncwarp();
+    const int n_parts = SPLIT ? n_warps : 1;
+    for (int i = SPLIT ? threadIdx.x : lane; i < PART / STEP; i += SPLIT ? blockDim.x : 32) {
         int r = i / (WIDE / STEP), m = i % (WIDE / STEP) / 16 * STEP, at = r * WIDE + m * 16 + i % 16;
-        if (first_row + r >= args.n_rows || !is_tile(m)) continue;
+        if (first_row + r >= args.n_rows) break; /* rows ascend with i */
+        if (!is_tile(m)) continue;
         float sum = tree_of(sums, n_parts, PART, at);
         if (GATED) put_gated(args, first_row + r, tile_at(m), i % 16, sum, tree_of(sums, n_parts, PART, at + 16));
         else put_sum(args, first_row + r, tile_at(m), i % 16, sum);
     }
 }
 
-template <int MT, int NT, int STAGES> static size_t shared_of(int n_parts)
+template <int MT, int NT, int KP, int STAGES> static size_t shared_of(int n_warps)
 {
-    size_t ring = (size_t)n_parts * STAGES * (2 * MT + NT) * 32 * sizeof(uint4), sums = (size_t)n_parts * NT * 8 * MT * 16 * sizeof(float);
-    return ring > sums ? ring : sums;
+    size_t ring = (size_t)STAGES * KP * (2 * MT + NT) * 32 * sizeof(uint4), sums = (size_t)NT * 8 * MT * 16 * sizeof(float);
+    return n_warps * (ring > sums ? ring : sums);
 }
 
-template <int MT, int NT, int STAGES, bool ALIGNED, bool GATED> static void launch_kernel(Device *d, const LinearArgs &args, int n_parts)
+template <int MT, int NT, int KP, int STAGES, bool SPLIT, bool ALIGNED, bool GATED>
+static void launch_kernel(Device *d, const LinearArgs &args, int n_warps, size_t at_least)
 {
-    int tiles = GATED ? args.n_tiles / 2 : args.n_tiles, wide = GATED ? MT / 2 : MT;
+    size_t shared = shared_of<MT, NT, KP, STAGES>(n_warps) > at_least ? shared_of<MT, NT, KP, STAGES>(n_warps) : at_least;
+    int tiles = GATED ? args.n_tiles / 2 : args.n_tiles, wide = (GATED ? MT / 2 : MT) * (SPLIT ? 1 : n_warps);
     dim3 grid((args.n_rows + NT * 8 - 1) / (NT * 8), (tiles + wide - 1) / wide);
-    auto kernel = linear_bf16<MT, NT, STAGES, ALIGNED, GATED>;
-    static bool is_set;
-    if (!is_set) CUDA_MUST(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_of<MT, NT, STAGES>(MAX_PARTS)));
-    is_set = true;
-    launch(d, kernel, grid, 32 * n_parts, shared_of<MT, NT, STAGES>(n_parts), args);
+    auto kernel = linear_bf16<MT, NT, KP, STAGES, SPLIT, ALIGNED, GATED>;
+    static size_t allowed;
+    if (shared > allowed) CUDA_MUST(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    allowed = shared > allowed ? shared : allowed;
+    launch(d, kernel, grid, 32 * n_warps, shared, args);
 }
 
-template <int MT, int NT, int STAGES> static void launch_bf16(Device *d, const LinearArgs &args, int n_parts, bool aligned)
+/* How blocks are spread: kernels start while the one before still holds places, and blocks of one long wave that were put
+ * where there was room would end late. So a block asks for so much shared memory that only as many fit a multiprocessor as
+ * its even share is. */
+static size_t even_share(const Device *d, int blocks)
 {
-    enum { PAIR = MT == 1 ? 2 : MT, DEEP = MT == 1 ? STAGES - 1 : STAGES };
-    if (args.gated && aligned) launch_kernel<PAIR, NT, DEEP, true, true>(d, args, n_parts);
-    else if (args.gated) launch_kernel<PAIR, NT, DEEP, false, true>(d, args, n_parts);
-    else if (aligned) launch_kernel<MT, NT, STAGES, true, false>(d, args, n_parts);
-    else launch_kernel<MT, NT, STAGES, false, false>(d, args, n_parts);
+    int each = (blocks + d->n_sm - 1) / d->n_sm;
+    return each <= 2 ? d->shared_bytes / (each + 1) + 1024 : 0;
+}
+
+/* Row-parallel weights: their K is shared by as many warps as there are parts. */
+template <int MT, int NT, int STAGES> static void launch_split(Device *d, const LinearArgs &a, int n_parts, bool aligned)
+{
+    size_t share = even_share(d, (a.n_tiles + MT - 1) / MT * ((a.n_rows + NT * 8 - 1) / (NT * 8)));
+    if (a.gated) launch_kernel<2, 4, 1, 3, true, false, true>(d, a, n_parts, 0); /* no model has such gates */
+    else if (aligned) launch_kernel<MT, NT, 1, STAGES, true, true, false>(d, a, n_parts, share);
+    else launch_kernel<MT, NT, 1, STAGES, true, false, false>(d, a, n_parts, 0);
+}
+
+/* Others: one block a multiprocessor if its warps suffice for all tiles, else blocks of eight. */
+template <int MT, int NT, int KP, int STAGES, bool GATED> static void launch_whole(Device *d, const LinearArgs &a, bool aligned)
+{
+    int units = GATED ? a.n_tiles / 2 / (MT / 2) : (a.n_tiles + MT - 1) / MT, warps = (units + d->n_sm - 1) / d->n_sm;
+    warps = warps < 8 ? warps : 8;
+    while (warps > 1 && shared_of<MT, NT, KP, STAGES>(warps) > d->shared_bytes) warps--;
+    size_t share = even_share(d, (units + warps - 1) / warps * ((a.n_rows + NT * 8 - 1) / (NT * 8)));
+    if (aligned && a.n_pieces % KP == 0) launch_kernel<MT, NT, KP, STAGES, false, true, GATED>(d, a, warps, share);
+    else if (aligned) launch_kernel<MT, NT, 1, 4, false, true, GATED>(d, a, 2, 0);
+    else launch_kernel<MT, NT, 1, 4, false, false, GATED>(d, a, 2, 0);
+}
+
+static void run_whole(Device *d, const LinearArgs &a, bool aligned)
+{
+    bool is_narrow = a.n_tiles < 6 * d->n_sm; /* few outputs: more warps share the reading */
+    if (a.gated) {
+        if (a.n_rows <= 8) launch_whole<2, 1, 2, 4, true>(d, a, aligned);
+        else if (a.n_rows <= 16) launch_whole<2, 2, 2, 4, true>(d, a, aligned);
+        else launch_whole<2, 4, 1, 5, true>(d, a, aligned);
+    } else if (a.n_rows <= 8 && is_narrow) launch_whole<1, 1, 2, 16, false>(d, a, aligned);
+    else if (a.n_rows <= 8) launch_whole<1, 1, 2, 4, false>(d, a, aligned);
+    else if (a.n_rows <= 16 && is_narrow) launch_whole<1, 2, 2, 8, false>(d, a, aligned);
+    else if (a.n_rows <= 16) launch_whole<2, 2, 1, 4, false>(d, a, aligned);
+    else launch_whole<2, 4, 1, 5, false>(d, a, aligned);
 }
 
 static LinearArgs args_of(Tensor x, const LinearJob *jobs, int n_jobs)
@@ -224,13 +295,14 @@ static LinearArgs args_of(Tensor x, const LinearJob *jobs, int n_jobs)
 static void run_bf16(Device *d, const LinearArgs &a, int parts)
 {
     bool aligned = a.n_in % TILE_K == 0 && (uintptr_t)a.x % 16 == 0 && a.x_stride % 8 == 0;
-    bool is_large = d->shared_bytes >= shared_of<4, 8, 3>(MAX_PARTS);
+    bool is_large = d->shared_bytes >= shared_of<4, 4, 1, 3>(MAX_PARTS);
     if (aligned && linear_wide(d, a, parts)) return;
-    if (a.n_rows <= 8) launch_bf16<1, 1, 6>(d, a, parts, aligned);
-    else if (a.n_rows <= 16) launch_bf16<2, 2, 4>(d, a, parts, aligned);
-    else if (a.n_rows <= 32) launch_bf16<2, 4, 3>(d, a, parts, aligned);
-    else if (is_large) launch_bf16<4, 8, 3>(d, a, parts, aligned);
-    else launch_bf16<2, 8, 2>(d, a, parts, aligned);
+    if (parts == 1) run_whole(d, a, aligned);
+    else if (a.n_rows <= 8) launch_split<1, 1, 6>(d, a, parts, aligned);
+    else if (a.n_rows <= 16) launch_split<2, 2, 4>(d, a, parts, aligned);
+    else if (a.n_rows <= 32) launch_split<2, 4, 3>(d, a, parts, aligned);
+    else if (is_large) launch_split<4, 4, 3>(d, a, parts, aligned);
+    else launch_split<2, 4, 3>(d, a, parts, aligned);
 }
 
 /* ---- float32 ---- */
@@ -274,8 +346,12 @@ static void linear(Stream *st, Tensor x, const LinearJob *jobs, int n_jobs)
     MUST(n_jobs <= MAX_JOBS);
     if (x.shape[0] <= 0 || n_jobs <= 0) return;
     count_rows(d, d->counts->linear, x.shape[0]);
-    if (jobs[0].weight->contract.mode == MATH_BF16) run_bf16(d, args_of(x, jobs, n_jobs), jobs[0].weight->contract.k_parts);
-    else for (int j = 0; j < n_jobs; j++) run_f32(d, x, &jobs[j]);
+    for (int j = 0, n; j < n_jobs && jobs[0].weight->contract.mode == MATH_BF16; j += n) { /* those of as many parts together */
+        for (n = 1; j + n < n_jobs && jobs[j + n].weight->contract.k_parts == jobs[j].weight->contract.k_parts;) n++;
+        run_bf16(d, args_of(x, jobs + j, n), jobs[j].weight->contract.k_parts);
+    }
+    if (jobs[0].weight->contract.mode != MATH_BF16)
+        for (int j = 0; j < n_jobs; j++) run_f32(d, x, &jobs[j]);
     fault(d, "linear", jobs[0].out, x.shape[0]);
 }
 
@@ -307,8 +383,9 @@ static void linear_silu_mul(Stream *st, Tensor out, Tensor x, const struct Weigh
 Contract cuda_contract(Contract c, int64_t n_in)
 {
     if (c.mode != MATH_BF16) return c;
-    for (c.k_parts = MAX_PARTS; c.k_parts > 1 && n_in % (c.k_parts * TILE_K) != 0;) c.k_parts /= 2;
     c.k_step = 16;
+    if (c.k_parts == 1) return c; /* not row-parallel */
+    for (c.k_parts = MAX_PARTS; c.k_parts > 1 && n_in % (c.k_parts * TILE_K) != 0;) c.k_parts /= 2;
     return c;
 }
 
