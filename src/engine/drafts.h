@@ -33,6 +33,9 @@ typedef struct Drafts {
     DraftRound          *rounds;    /* [max_num_seqs] */
     int32_t             *round_nodes; /* [max_num_seqs][MAX_DEPTH] */
     uint64_t             n_failed;  /* of all methods */
+    int32_t              n_unplanned; /* passes that will be plain without being thought about */
+    double               plan_ms;   /* of the last plan */
+    bool                 was_plain; /* it drafted nobody */
 } Drafts;
 
 Status drafts_open(Drafts *d, Drafter *drafter, Scheduler *scheduler, const EngineOptions *options, int32_t vocab_size, Error *err);

@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-enum { SUSPECT_ROUNDS = 32 };
+enum { SUSPECT_ROUNDS = 32, MAX_UNPLANNED = 32 };
 
 static int32_t depth_of(const Tree *tree)
 {
@@ -66,6 +66,14 @@ static void suspect(Drafts *d, int32_t method)
              "to another model", m->name, 100.0 * c->accepted[1] / c->reached[1], 100 * p, (unsigned long long)m->fingerprint);
 }
 
+/* See is_drafted_now() in drafts.c. */
+static void pause_planning(Drafts *d, double pass_ms)
+{
+    double passes = pass_ms > 0 ? 100 * d->plan_ms / pass_ms : 0;
+    d->n_unplanned = passes < 2 ? 0 : passes < MAX_UNPLANNED ? (int32_t)passes : MAX_UNPLANNED;
+    d->was_plain = false;
+}
+
 void drafts_learn(Drafts *d, const Share *shares, int32_t n, double draft_ms, double pass_ms)
 {
     PassReport report = { .draft_ms = draft_ms, .pass_ms = pass_ms, .rounds = d->rounds };
@@ -85,4 +93,5 @@ void drafts_learn(Drafts *d, const Share *shares, int32_t n, double draft_ms, do
         suspect(d, round->method);
     }
     if (d->controller && report.n_rounds) controller_learn(d->controller, &report);
+    if (d->controller && d->was_plain) pause_planning(d, pass_ms);
 }

@@ -16,7 +16,7 @@
 
 enum { ROWS_SINGLE = 34, MAX_WEIGHT = 32 };
 static const double drift_rate = 0.15, fading = 1.0 / 600; /* per measurement since a cell was last used */
-static const double least_weight = 0.5;
+static const double least_weight = 0.5, first_weight = 0.4;
 
 static int rows_bucket(int32_t n)
 {
@@ -131,9 +131,9 @@ void cost_took(Cost *c, int32_t n_rows, int32_t n_seqs, double ms)
     CostCell *cell = &c->cell[cost_seqs_bucket(n_seqs)][rows_bucket(n_rows)];
     double weight = weight_now(c, cell), seen = log(ms);
     cell->last = ++c->n_measured;
-    if (weight < least_weight) { /* new, or long out of use */
+    if (weight < least_weight) { /* new, long out of use, or measured once: the first time code and memory were cold */
         cell->log_ms = seen - c->drift;
-        cell->weight = 1;
+        cell->weight = cell->weight > 0 ? 1 : first_weight;
         return;
     }
     double surprise = seen - cell->log_ms - c->drift;
