@@ -455,6 +455,7 @@ Status config_read(ModelConfig *out, const char *dir, Error *err)
     Status status = is_gguf ? config_of_gguf(&c, dir, err) : parse_in(&c, dir, "config.json", false, err);
     if (status == OK && !is_gguf) status = parse_in(&g, dir, "generation_config.json", true, err);
     if (status == OK && (status = read_both(out, c, g, err)) != OK) error_prefix(err, "%s", dir);
+    if (status == OK && is_gguf) status = config_fit_rope_factors(out, dir, err);
     json_decref(c);
     json_decref(g);
     return status;

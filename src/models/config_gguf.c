@@ -62,6 +62,7 @@ static void write_shapes(Writer *w)
     set_whole(w, "hidden_size", hidden);
     set_whole(w, "intermediate_size", whole(w, "feed_forward_length", -1));
     set_whole(w, "num_hidden_layers", whole(w, "block_count", -1) - whole(w, "nextn_predict_layers", 0));
+    set_whole(w, "mtp_num_hidden_layers", whole(w, "nextn_predict_layers", 0));
     set_whole(w, "num_attention_heads", heads);
     set_whole(w, "num_key_value_heads", whole(w, "attention.head_count_kv", heads));
     set_whole(w, "head_dim", head_dim);

@@ -26,5 +26,8 @@ json_t     *config_object(ConfigReader *r, const json_t *object, const char *key
 /* config.json as it would be for a .gguf file; the caller's. */
 Status config_of_gguf(json_t **out, const char *path, Error *err);
 
+/* The rotary scaling that a .gguf file states as factors of its frequencies, into c->rope. */
+Status config_fit_rope_factors(ModelConfig *c, const char *path, Error *err);
+
 /* rope_theta, rope_scaling, rope_parameters into c->rope; head_dim and max_position are there. */
 void config_read_rope(ConfigReader *r, ModelConfig *c);

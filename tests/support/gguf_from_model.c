@@ -220,6 +220,21 @@ static void put_tensor(GgufWriter *w, const Safetensors *st, const SafetensorsEn
     free(stored);
 }
 
+/* llama3: what each frequency is divided by. */
+static void put_rope_factors(GgufWriter *w, const ModelConfig *c)
+{
+    float plain[256], scaled[256], scale;
+    uint8_t axis[256];
+    const int64_t n = rope_dim(c) / 2;
+    ModelConfig unscaled = *c;
+    if (c->rope.type != ROPE_LLAMA3) return;
+    unscaled.rope.type = ROPE_DEFAULT;
+    rope_frequencies(&unscaled, plain, axis, &scale);
+    rope_frequencies(c, scaled, axis, &scale);
+    for (int64_t i = 0; i < n; i++) plain[i] /= scaled[i];
+    gguf_put_tensor(w, "rope_freqs.weight", 0, 1, &n, plain, (size_t)n * sizeof *plain);
+}
+
 void gguf_from_model(Buf *out, const char *dir)
 {
     ModelConfig c;
@@ -229,6 +244,7 @@ void gguf_from_model(Buf *out, const char *dir)
     CHECK(config_read(&c, dir, &err) == OK && safetensors_open(&st, dir, &err) == OK);
     gguf_writer_open(&w);
     put_metadata(&w, &c);
+    put_rope_factors(&w, &c);
     for (int i = 0; i < safetensors_count(st); i++) put_tensor(&w, st, safetensors_at(st, i), &c);
     gguf_writer_finish(&w, out);
     gguf_writer_close(&w);
