@@ -1,7 +1,7 @@
 /* tandem bench MODEL --load-format dummy --synthetic-acceptance 0.93,0.90,...: what drafting would gain for a shape whose
  * weights are made up. A DFlash drafter of the shape's own really runs (its costs are real, its guesses worthless); then its
  * tree is replaced by a chain from the oracle that is right at each depth with the given probability. Plain decoding is the
- * same engine without drafts; plain and all widths take turns. */
+ * same engine without drafts; plain, all widths, and the controller left to itself take turns. */
 #include "cli/bench.h"
 
 #include "base/clock.h"
@@ -14,15 +14,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const int32_t widths[] = { 1, 2, 3, 4, 6, 8, 10, 12, 16 }; /* rows of a verify pass; 1 = plain */
-enum { N_WIDTHS = 9, PROMPT = 32, MAX_TOKENS = 4096 };
+static const int32_t widths[] = { 1, 2, 3, 4, 6, 8, 10, 12, 16, 0 }; /* rows of a verify pass; 1 = plain, 0 = the controller decides */
+enum { N_WIDTHS = 10, MOST_ROWS = 16, PROMPT = 32, MAX_TOKENS = 4096 };
 
 typedef struct Synthetic {
     const Options *options;
     Drafter        face;      /* first step of the chain below; what the engine knows */
     Drafter       *child;     /* the drafter that really runs */
-    Drafter       *oracle[N_WIDTHS];
-    int            width;     /* index of the one in turn */
+    DraftMethod    method;    /* the child's: a chain */
+    Drafter       *oracle;
     Backend       *backend;
     Engine        *engine;
     double         by_depth[MAX_DEPTH];
@@ -57,7 +57,7 @@ static void face_begin(Drafter *d, int32_t slot, uint64_t id, int32_t choice)
 }
 static void face_observe(Drafter *d, Stream *st, const Batch *batch, const Accepted *accepted, int n)
 {
-    if (widths[owner(d)->width] > 1) owner(d)->child->observe(owner(d)->child, st, batch, accepted, n);
+    owner(d)->child->observe(owner(d)->child, st, batch, accepted, n);
 }
 static void face_forget(Drafter *d, int32_t slot)
 {
@@ -70,10 +70,8 @@ static void face_close(Drafter *d)
 static Status face_draft(Drafter *d, Stream *st, DraftJob *jobs, int n, Error *err)
 {
     Synthetic *y = owner(d);
-    if (widths[y->width] == 1) return OK;
-    for (int i = 0; i < n; i++) jobs[i].max_nodes = widths[y->width] < jobs[i].max_nodes ? widths[y->width] : jobs[i].max_nodes;
     Status s = y->child->draft(y->child, st, jobs, n, err);
-    return s ? s : y->oracle[y->width]->draft(y->oracle[y->width], st, jobs, n, err);
+    return s ? s : y->oracle->draft(y->oracle, st, jobs, n, err);
 }
 static int32_t true_tokens(void *ctx, uint64_t id, int32_t choice, int32_t index, const int32_t **tokens)
 {
@@ -110,14 +108,13 @@ static Status open_drafter(Synthetic *y, const StackOptions *so, const char *dir
     SpeculationShape shape;
     Status s = speculation_decide(&options, &model->info, &shape, err);
     if (!s) s = speculation_open(&y->child, &options, &shape, model, y->backend, err);
-    for (int w = 0; !s && w < N_WIDTHS; w++) {
-        OracleOptions oo = { .n_by_depth = y->n_by_depth, .by_depth = y->by_depth, .n_nodes = widths[w], .chain = true,
-                             .max_depth = MAX_DEPTH - 1, .seed = 7, .vocab_size = model->info.vocab_size, .truth = true_tokens,
-                             .truth_ctx = y };
-        s = drafter_open_oracle(&y->oracle[w], &oo, err);
-    }
+    OracleOptions oo = { .n_by_depth = y->n_by_depth, .by_depth = y->by_depth, .n_nodes = MOST_ROWS, .chain = true,
+                         .max_depth = MAX_DEPTH - 1, .seed = 7, .vocab_size = model->info.vocab_size, .truth = true_tokens,
+                         .truth_ctx = y };
+    if (!s) s = drafter_open_oracle(&y->oracle, &oo, err);
     if (s) return s;
-    y->face = (Drafter){ .name = "synthetic", .n_taps = y->child->n_taps, .taps = y->child->taps,
+    y->method = (DraftMethod){ .name = "synthetic", .max_nodes = MOST_ROWS, .max_depth = MOST_ROWS - 1 };
+    y->face = (Drafter){ .name = y->method.name, .n_methods = 1, .methods = &y->method, .n_taps = y->child->n_taps, .taps = y->child->taps,
                          .wants_last_hidden = y->child->wants_last_hidden, .fits = face_fits, .groups = face_groups, .bind = face_bind,
                          .begin = face_begin, .observe = face_observe, .draft = face_draft, .forget = face_forget, .close = face_close };
     return OK;
@@ -128,7 +125,8 @@ static Status open_all(Synthetic *y, const StackOptions *so, const char *dir, Er
     Model *model = NULL;
     int32_t length = PROMPT + y->n_tokens;
     EngineOptions eo = { .max_num_seqs = 1, .max_num_batched_tokens = 64, .max_model_len = length, .block_size = 16,
-                         .n_blocks = (length + 32) / 16 + 2, .max_waiting = 1, .draft_nodes = 16, .draft_depth = 15 };
+                         .n_blocks = (length + 32) / 16 + 2, .max_waiting = 1, .draft_nodes = MOST_ROWS, .draft_depth = MOST_ROWS - 1,
+                         .adapts_drafts = true };
     ModelOptions mo = { .dtype = so->dtype, .load_format = so->load_format,
                         .limits = { .max_rows = 64, .max_outputs = 64, .max_seqs = 1, .max_uncertain_rows = 16 } };
     Status s = backend_open(&y->backend, &so->backend, err);
@@ -149,9 +147,10 @@ static Status run_width(Synthetic *y, int w, Error *err)
     int32_t prompt[PROMPT];
     for (int i = 0; i < PROMPT; i++) prompt[i] = 100 + i * 7;
     GenerateRequest g = { .id = ++y->n_requests, .prompt = prompt, .n_prompt = PROMPT, .n_choices = 1, .max_tokens = y->n_tokens, .ignore_eos = true,
+                          .no_speculation = widths[w] == 1, .draft_nodes = widths[w] > 1 ? widths[w] : 0,
                           .params = { .temperature = 0, .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1 } };
     Request *r = NULL;
-    y->width = w;
+    if (widths[w] > 1) snprintf(g.draft_method, sizeof g.draft_method, "%s", y->method.name);
     Status s = engine_submit(y->engine, &g, NULL, NULL, &r, err);
     if (s) return s;
     while (!request_done(r)) engine_step(y->engine);
@@ -190,7 +189,7 @@ static void print_table(Synthetic *y)
     for (int w = 0; w < N_WIDTHS; w++) {
         double ms = series_median(&y->ms_per_token[w]);
         printf("%4d %14.2f %10.2f %10.1f %14.2fx%s\n", widths[w], (double)y->tokens[w] / (double)y->steps[w], ms, 1e3 / ms, plain / ms,
-               w ? "" : "  plain");
+               widths[w] == 1 ? "  plain" : widths[w] ? "" : "  width and whether to draft at all chosen round by round");
     }
 }
 
@@ -205,7 +204,7 @@ Status bench_synthetic(const Options *o, const StackOptions *stack, const char *
     if (!s) s = run_all(y, err);
     if (!s) print_table(y);
     engine_close(y->engine);
-    for (int w = 0; w < N_WIDTHS; w++) drafter_close(y->oracle[w]);
+    drafter_close(y->oracle);
     backend_close(y->backend);
     mem_free(y);
     return s;
