@@ -73,7 +73,8 @@ static Status open_container(Checkpoint *c, Error *err)
 {
     arena_init(&c->list.names, 1 << 16, MAX_NAME_MEMORY);
     Status s = gguf_is_path(c->path) ? gguf_open(&c->gguf, c->path, err) : safetensors_open(&c->st, c->path, err);
-    if (!s) s = c->gguf ? checkpoint_list_gguf(&c->list, c->gguf, err) : checkpoint_list_safetensors(&c->list, c->st, err);
+    if (!s && c->gguf) s = checkpoint_list_gguf(&c->list, c->gguf, err);
+    else if (!s) s = checkpoint_list_safetensors(&c->list, c->st, err);
     if (!s) s = sort_names(c, err);
     for (int i = 0; i < c->list.n; i++) {
         const CheckpointTensor *t = &c->list.item[i];
@@ -183,7 +184,8 @@ static int64_t run_of_rows(const CheckpointOrder *o, int64_t row, int64_t n)
     return run;
 }
 
-Status checkpoint_read_rows(const Checkpoint *c, const CheckpointTensor *t, int64_t first, int64_t n, void *out, Error *err)
+Status checkpoint_read_rows(const Checkpoint *c, const CheckpointTensor *t, int64_t first, int64_t n, void *out,
+                            Error *err)
 {
     CHECK(quant_geometry(t->stored.format)->in_rows);
     const size_t row_bytes = quant_row_bytes(t->stored.format, t->stored.n_in);
@@ -210,7 +212,8 @@ static void loaded_free(Loaded *l)
     mem_free(l->groups);
 }
 
-static Status load_part(const Checkpoint *c, const CheckpointPart *part, uint64_t first, uint64_t n, void **out, Error *err)
+static Status load_part(const Checkpoint *c, const CheckpointPart *part, uint64_t first, uint64_t n, void **out,
+                        Error *err)
 {
     if (n == 0) return OK;
     *out = mem_realloc(NULL, n);
@@ -270,8 +273,8 @@ static Status decode_loaded(const CheckpointTensor *t, Loaded *l, int64_t skip, 
     return s;
 }
 
-/* Rows before `first` that have to come along, so that row / group_out counts from the beginning of a group of rows that
- * share scales; none when all wanted rows are in one group. */
+/* Rows before `first` that have to come along, so that row / group_out counts from the beginning of a group of rows
+ * that share scales; none when all wanted rows are in one group. */
 static int64_t rows_before(const QuantMatrix *m, int64_t first, int64_t n)
 {
     if (m->group_out <= 1) return 0;

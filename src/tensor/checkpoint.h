@@ -2,7 +2,8 @@
  * safetensors, one such file, or a .gguf file.
  *
  * What a container spreads or turns is put together here: codes and scales of one matrix are one tensor, called
- * "....weight"; GGUF names are translated; where GGUF has rows or inputs in another order, `rows` and `columns` say which.
+ * "....weight"; GGUF names are translated; where GGUF has rows or inputs in another order, `rows` and `columns` say
+ * which.
  * All is checked at open from headers alone (numbers of scale tensors are checked when they are read). Read-only after
  * open: any thread. */
 #pragma once
@@ -16,8 +17,8 @@ typedef struct CheckpointPart {
     uint64_t offset, bytes; /* absolute place in it; 0 bytes: there is no such part */
 } CheckpointPart;
 
-/* Our order against the stored one. From `first` on, things come in groups of a * b units of `unit` things; unit (i, j) of
- * ours, i < a and j < b, lies where (j, i) would lie if a and b were exchanged. a == 0: both orders are the same. */
+/* Our order against the stored one. From `first` on, things come in groups of a * b units of `unit` things; unit (i, j)
+ * of ours, i < a and j < b, lies where (j, i) would lie if a and b were exchanged. a == 0: both orders are the same. */
 typedef struct CheckpointOrder {
     int64_t first, a, b, unit;
 } CheckpointOrder;
@@ -49,17 +50,20 @@ const CheckpointTensor *checkpoint_at(const Checkpoint *c, int i); /* in the ord
 const CheckpointTensor *checkpoint_find(const Checkpoint *c, const char *name); /* NULL: absent */
 uint64_t                checkpoint_total_bytes(const Checkpoint *c);            /* of the parts of all tensors */
 
-/* GPTQ zero points of this checkpoint are stored as they are ("checkpoint_format": "gptq_v2"); otherwise one too small. */
+/* GPTQ zero points of this checkpoint are stored as they are ("checkpoint_format": "gptq_v2"); otherwise one too
+ * small. */
 void checkpoint_set_gptq_v2(Checkpoint *c);
 
 /* Bytes [first, first + n) of a part. */
-Status checkpoint_read(const Checkpoint *c, const CheckpointPart *part, uint64_t first, void *out, size_t n, Error *err);
+Status checkpoint_read(const Checkpoint *c, const CheckpointPart *part, uint64_t first, void *out, size_t n,
+                       Error *err);
 
 /* Codes of our rows [first, first + n), one behind the other, as they are stored (columns in the stored order). Formats
  * whose rows lie together (quant_geometry()->in_rows). */
-Status checkpoint_read_rows(const Checkpoint *c, const CheckpointTensor *t, int64_t first, int64_t n, void *out, Error *err);
+Status checkpoint_read_rows(const Checkpoint *c, const CheckpointTensor *t, int64_t first, int64_t n, void *out,
+                            Error *err);
 
-/* Our rows [first, first + n) as float32, columns in our order too, everything that quant_check() refuses refused. Reads
- * what it needs into memory of its own; AWQ and GPTQ need all of it each time, so ask for all rows of those. */
+/* Our rows [first, first + n) as float32, columns in our order too, everything that quant_check() refuses refused.
+ * Reads what it needs into memory of its own; AWQ and GPTQ need all of it each time, so ask for all rows of those. */
 Status checkpoint_decode_rows(const Checkpoint *c, const CheckpointTensor *t, int64_t first, int64_t n, float *out,
                               Error *err);

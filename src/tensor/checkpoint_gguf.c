@@ -1,8 +1,9 @@
 /* GGUF: tensors under the names of Hugging Face, with the orders that its converter changed.
  *
- * docs/spec/quantization.md 4.2. llama: rows of q and k are interleaved for a rotation of neighbours. qwen35: value heads lie
- * tiled (repeat by repeat) instead of grouped by key head, wherever they are counted: rows of v, z, b, a and the
- * convolution, A and dt, columns of out_proj. Norms have their 1 added, A_log is -exp(A_log): nothing is left to do. */
+ * docs/spec/quantization.md 4.2. llama: rows of q and k are interleaved for a rotation of neighbours. qwen35: value
+ * heads lie tiled (repeat by repeat) instead of grouped by key head, wherever they are counted: rows of v, z, b, a and
+ * the convolution, A and dt, columns of out_proj. Norms have their 1 added, A_log is -exp(A_log): nothing is left to
+ * do. */
 #include "tensor/checkpoint_impl.h"
 
 #include <math.h>
@@ -101,8 +102,9 @@ static Status find_arch(Reader *r)
         r->shapes.arch = (Arch)i;
         return OK;
     }
-    return error_set(r->err, ERR_UNSUPPORTED, "%s: the architecture \"%.*s\" is not supported; llama, qwen3 and qwen35 are",
-                     gguf_path(r->g), (int)(name.len < 60 ? name.len : 60), name.data ? name.data : "");
+    return error_set(r->err, ERR_UNSUPPORTED,
+                     "%s: the architecture \"%.*s\" is not supported; llama, qwen3 and qwen35 are", gguf_path(r->g),
+                     (int)(name.len < 60 ? name.len : 60), name.data ? name.data : "");
 }
 
 static Status get_count(Reader *r, const char *key, int64_t min, int64_t *value)
@@ -121,7 +123,8 @@ static Status read_value_heads(Reader *r)
     if (!s) s = get_count(r, "ssm.state_size", 1, &h->key_dim);
     if (!s) s = get_count(r, "ssm.inner_size", 1, &inner);
     if (s) return s;
-    if (!h->key_heads || !h->value_heads || !h->key_dim || h->value_heads % h->key_heads || inner % h->value_heads || !inner)
+    if (!h->key_heads || !h->value_heads || !h->key_dim || !inner || h->value_heads % h->key_heads ||
+        inner % h->value_heads)
         return error_set(r->err, ERR_INPUT, "%s: its keys ssm.* describe no Gated DeltaNet", gguf_path(r->g));
     h->value_dim = inner / h->value_heads;
     return OK;
@@ -168,8 +171,8 @@ static bool split_layer(const char *name, int64_t *layer, const char **rest)
     return *end == '.' && *layer < MAX_LAYERS;
 }
 
-/* Our name of a tensor, in the list's memory, and its turn. A name that is not in the tables stays as it is: if nobody asks
- * for it, the model's check says so. NULL: no memory. */
+/* Our name of a tensor, in the list's memory, and its turn. A name that is not in the tables stays as it is: if nobody
+ * asks for it, the model's check says so. NULL: no memory. */
 static const char *translate(Reader *r, const char *name, Turn *turn)
 {
     Arena *names = &r->list->names;
@@ -230,8 +233,8 @@ static bool ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* "blk.0.attn_q.scale" and "blk.0.attn_q.weight.scale" are both the second-level scale of "blk.0.attn_q.weight". True for
- * such a name, when that tensor is there. */
+/* "blk.0.attn_q.scale" and "blk.0.attn_q.weight.scale" are both the second-level scale of "blk.0.attn_q.weight". True
+ * for such a name, when that tensor is there. */
 static bool is_scale(const Reader *r, const char *name, const char *suffix)
 {
     char weight[2 * GGUF_NAME_BYTES];
@@ -286,8 +289,8 @@ static Status add_tensor(Reader *r, const GgufTensor *from)
     t->stored.format = from->format;
     t->is_final = true;
     if (!set_order(t, &r->shapes, turn))
-        return error_set(r->err, ERR_INPUT, "%s: tensor %s does not have the size that the metadata means", gguf_path(r->g),
-                         from->name);
+        return error_set(r->err, ERR_INPUT, "%s: tensor %s does not have the size that the metadata means",
+                         gguf_path(r->g), from->name);
     return from->format == QUANT_NVFP4_BLOCKS ? read_global(r, from->name, &t->stored.global) : OK;
 }
 

@@ -1,8 +1,8 @@
 /* Safetensors: the parts of a quantised matrix, recognised by their names and types, become one tensor.
  *
- * docs/spec/quantization.md 2.0: the suffixes beside "weight" tell the format; what config.json declares is for those who
- * read it. A part is taken only together with its codes; one that stands alone stays a tensor of its own, which nobody
- * will ask for and the model's check will name. */
+ * docs/spec/quantization.md 2.0: the suffixes beside "weight" tell the format; what config.json declares is for those
+ * who read it. A part is taken only together with its codes; one that stands alone stays a tensor of its own, which
+ * nobody will ask for and the model's check will name. */
 #include "tensor/checkpoint_impl.h"
 
 #include <math.h>
@@ -97,13 +97,14 @@ static bool scale_type(const SafetensorsEntry *e, DType *type)
 /* ---- FP4 ---- */
 
 /* Codes [n_out, n_in / 2] U8; a scale for each `group` inputs. */
-static Status add_fp4(Reader *r, Str base, const SafetensorsEntry *codes, const SafetensorsEntry *scales, QuantFormat format,
-                      int group, float global)
+static Status add_fp4(Reader *r, Str base, const SafetensorsEntry *codes, const SafetensorsEntry *scales,
+                      QuantFormat format, int group, float global)
 {
     if (!is_type(codes, "U8") || codes->n_dims != 2 || codes->shape[1] < 1 || codes->shape[1] % (group / 2) != 0)
         return wrong(r, codes, "is no matrix of FP4 pairs in whole groups");
     const int64_t n_out = codes->shape[0], n_in = 2 * codes->shape[1];
-    if (!has_shape(scales, n_out, n_in / group)) return wrong(r, scales, "does not have one scale for each group of its weight");
+    if (!has_shape(scales, n_out, n_in / group))
+        return wrong(r, scales, "does not have one scale for each group of its weight");
     CheckpointTensor *t = add_matrix(r, base, format, n_out, n_in);
     if (!t) return no_memory(r);
     t->codes = part_of(codes);
@@ -155,7 +156,8 @@ static Status add_fp8(Reader *r, Str base, const SafetensorsEntry *codes, const 
 {
     DType type;
     QuantMatrix groups = { 0 };
-    if (codes->n_dims != 2 || codes->shape[0] < 1 || codes->shape[1] < 1) return wrong(r, codes, "is FP8, but no matrix");
+    if (codes->n_dims != 2 || codes->shape[0] < 1 || codes->shape[1] < 1)
+        return wrong(r, codes, "is FP8, but no matrix");
     if (!scale_type(scales, &type)) return wrong(r, scales, "has a type that scales do not have");
     if (!fp8_groups(codes, scales, &groups))
         return wrong(r, scales, "has neither one scale, nor one for each output, nor one for each 128 x 128 block");
@@ -271,7 +273,8 @@ static Status add_entry(Reader *r, const SafetensorsEntry *e)
 {
     Str base;
     if (is_part(r, e)) return OK;
-    if (cut_suffix(e->name, ".weight_packed", &base) && is_codes(r, e, base, ".weight_packed")) return add_packed(r, base, e);
+    if (cut_suffix(e->name, ".weight_packed", &base) && is_codes(r, e, base, ".weight_packed"))
+        return add_packed(r, base, e);
     if (cut_suffix(e->name, ".qweight", &base) && is_codes(r, e, base, ".qweight")) return add_int4(r, base, e);
     if (cut_suffix(e->name, ".weight", &base) && is_codes(r, e, base, ".weight")) {
         if (is_type(e, "U8")) return add_modelopt(r, base, e);

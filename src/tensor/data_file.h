@@ -1,5 +1,5 @@
-/* A file of weights: opened once, its size remembered, read at any place by any thread. Not mapped: a file that somebody
- * else cuts short is an error, not a SIGBUS. */
+/* A file of weights: opened once, its size remembered, read at any place by any thread. Not mapped: a file that
+ * somebody else cuts short is an error, not a SIGBUS. */
 #pragma once
 
 #include "base/error.h"

@@ -271,7 +271,8 @@ static Status set_shape(Walk *w, GgufTensor *t, const uint64_t ne[GGUF_MAX_DIMS]
         n *= (int64_t)ne[i];
     }
     if (ne[0] % (uint64_t)kind->block != 0)
-        return bad(w, "tensor %s has rows of %" PRIu64 " numbers, which %s blocks do not fill", t->name, ne[0], kind->name);
+        return bad(w, "tensor %s has rows of %" PRIu64 " numbers, which %s blocks do not fill", t->name, ne[0],
+                   kind->name);
     t->type_name = kind->name;
     t->format = kind->format;
     t->bytes = (uint64_t)n / (uint64_t)kind->block * (uint64_t)kind->bytes;
@@ -562,7 +563,8 @@ Status gguf_get_double(const Gguf *g, const char *key, double min, double max, d
     if (!double_at(k->type, k->value, &v))
         return error_set(err, ERR_INPUT, "%s: the key %s must be a number", g->file.path, key);
     if (!isfinite(v) || v < min || v > max)
-        return error_set(err, ERR_INPUT, "%s: the key %s is %g, which is not in [%g, %g]", g->file.path, key, v, min, max);
+        return error_set(err, ERR_INPUT, "%s: the key %s is %g, which is not in [%g, %g]", g->file.path, key, v, min,
+                         max);
     *value = v;
     return OK;
 }
@@ -571,7 +573,8 @@ Status gguf_get_bool(const Gguf *g, const char *key, bool *value, Error *err)
 {
     const Key *k = find_key(g, key);
     if (!k) return OK;
-    if (k->type != GGUF_BOOL) return error_set(err, ERR_INPUT, "%s: the key %s must be a truth value", g->file.path, key);
+    if (k->type != GGUF_BOOL)
+        return error_set(err, ERR_INPUT, "%s: the key %s must be a truth value", g->file.path, key);
     *value = k->value[0];
     return OK;
 }

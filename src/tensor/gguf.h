@@ -1,8 +1,8 @@
 /* A GGUF file (version 2 or 3): metadata and tensors, fully checked before anything is read from it.
  *
- * Format and checks: docs/spec/quantization.md section 4.1. Memory is bounded by what is really in the file's header, never
- * by a number that stands in it: at most 32 MB of header, 65536 keys, 65536 tensors. Data is read by pread into memory
- * of the caller. Any thread may read after open. */
+ * Format and checks: docs/spec/quantization.md section 4.1. Memory is bounded by what is really in the file's header,
+ * never by a number that stands in it: at most 32 MB of header, 65536 keys, 65536 tensors. Data is read by pread into
+ * memory of the caller. Any thread may read after open. */
 #pragma once
 
 #include "base/buf.h"
@@ -72,7 +72,7 @@ typedef struct GgufArray {
 } GgufArray;
 Status gguf_get_array(const Gguf *g, const char *key, GgufArray *value, Error *err);
 
-/* Element i of an array of numbers or truths; false when it holds none of a fitting type, or a whole number beyond int64. */
+/* Element i of an array of whole numbers or truths; false when there is none, or one beyond int64. */
 bool gguf_array_int(const GgufArray *a, uint64_t i, int64_t *value);
 
 /* Walking an array of strings: GgufTexts w = gguf_texts(&array); while (gguf_next_text(&w, &text)) ... */

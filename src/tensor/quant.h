@@ -91,7 +91,8 @@ Status quant_check_blocks(QuantFormat f, const void *blocks, int64_t n_blocks, c
 /* Largest magnitude; NaN is passed over, infinity is not. */
 float quant_amax(const float *x, int64_t n);
 
-/* FP8: w = code * scale. A scale for numbers up to amax, whoever shares it (tensor, row, 128 x 128); codes of x under it. */
+/* FP8: w = code * scale. A scale for numbers up to amax, whoever shares it (tensor, row, 128 x 128); codes of x under
+ * it. */
 float fp8_scale(float amax);
 void  fp8_encode(uint8_t *codes, const float *x, int64_t n, float scale);
 

@@ -1,4 +1,5 @@
-/* FP4 weights from safetensors: E2M1 codes, the lower input in the low half of a byte (docs/spec/quantization.md 2.1-2.4).
+/* FP4 weights from safetensors: E2M1 codes, the lower input in the low half of a byte (docs/spec/quantization.md 2.1 to
+ * 2.4).
  *
  *     NVFP4   w = e2m1 * (e4m3 * global)     a scale per 16 inputs; its product with `global` is formed first
  *     MXFP4   w = e2m1 * 2^(e - 127)         a scale per 32 inputs

@@ -52,7 +52,8 @@ static Status refuse_length(const Shard *s, uint64_t length, Error *err)
     Status status = data_file_read(&s->file, 0, start, n, err);
     if (status != OK) return status;
     if (file_is_lfs_pointer(start, n)) {
-        return error_set(err, ERR_INPUT, "%s is a git-lfs pointer, not the file itself: run git lfs pull", s->file.path);
+        return error_set(err, ERR_INPUT, "%s is a git-lfs pointer, not the file itself: run git lfs pull",
+                         s->file.path);
     }
     if (s->file.bytes < 8) {
         return error_set(err, ERR_INPUT, "%s has only %" PRIu64 " bytes: it is no safetensors file", s->file.path,

@@ -1,8 +1,8 @@
-/* The tokenizer inside a GGUF file, written as the tokenizer.json that it was made from, so that one compiler reads both.
+/* The tokenizer inside a GGUF file, written as the tokenizer.json that it was made from: one compiler reads both.
  *
- * The file names its way of cutting text ("tokenizer.ggml.pre") instead of stating it; the table below says what the names
- * mean (docs/spec/quantization.md 4.3, models.md 6.3). A name that is not in it is refused: nearly right ids are worse than
- * none. Where the file carries its tokenizer.json whole, that is taken. */
+ * The file names its way of cutting text ("tokenizer.ggml.pre") instead of stating it; the table below says what the
+ * names mean (docs/spec/quantization.md 4.3, models.md 6.3). A name that is not in it is refused: nearly right ids are
+ * worse than none. Where the file carries its tokenizer.json whole, that is taken. */
 #include "text/tokenizer_impl.h"
 #include "base/memory.h"
 #include "tensor/gguf.h"
@@ -49,8 +49,8 @@ static Status find_way(const Way **out, const Gguf *g, Error *err)
         *out = &ways[i];
         return OK;
     }
-    return error_set(err, ERR_UNSUPPORTED, "%s asks for the pre-tokenizer \"%.*s\", which is not supported", gguf_path(g),
-                     (int)(pre.len < 60 ? pre.len : 60), pre.data);
+    return error_set(err, ERR_UNSUPPORTED, "%s asks for the pre-tokenizer \"%.*s\", which is not supported",
+                     gguf_path(g), (int)(pre.len < 60 ? pre.len : 60), pre.data);
 }
 
 static void put_way(Buf *json, const Way *way)
@@ -193,7 +193,8 @@ static Status copy_token(char **out, const Gguf *g, int64_t id, Error *err)
     GgufTexts walk = gguf_texts(&tokens);
     for (int64_t i = 0; gguf_next_text(&walk, &text); i++)
         if (i == id) return copy_text(out, text, gguf_path(g), err);
-    return error_set(err, ERR_INPUT, "%s names a special token %lld that it does not have", gguf_path(g), (long long)id);
+    return error_set(err, ERR_INPUT, "%s names a special token %lld that it does not have", gguf_path(g),
+                     (long long)id);
 }
 
 Status gguf_special_tokens(char **texts, const char *const *names, int n, const char *path, Error *err)
