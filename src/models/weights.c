@@ -139,11 +139,12 @@ static void shape_text(char *out, size_t size, const int64_t *shape, int n_dims)
     if (at < size) snprintf(out + at, size - at, "]");
 }
 
-/* Kernels take blocks as they are unless inputs are stored in another order than ours. */
+/* Kernels take blocks as they are unless inputs are stored in another order than ours. Whoever asks for float32 operands gets
+ * them: there the numbers are decoded. */
 static void keep_blocks(WeightItem *item, const CheckpointTensor *t, MathMode mode)
 {
-    if (!item->matrix || t->columns.a || !weight_takes_blocks(t->stored.format, t->stored.n_in)) return;
-    item->contract = weight_blocks_contract(t->stored.format, t->stored.n_in, item->is_row_parallel, mode == MATH_BF16 ? DT_BF16 : DT_F32);
+    if (!item->matrix || mode != MATH_BF16 || t->columns.a || !weight_takes_blocks(t->stored.format, t->stored.n_in)) return;
+    item->contract = weight_blocks_contract(t->stored.format, t->stored.n_in, item->is_row_parallel, DT_BF16);
 }
 
 static Status check_item(const WeightList *list, WeightItem *item, const Checkpoint *file, Error *err)
