@@ -135,7 +135,10 @@ static void pick(Stream *st, const PickJob *job)
                    (const float *)job->edge.data, job->edge.stride[0], job->edge.shape[1], weight_of(job->predecessor),
                    weight_of(job->successor), picked, job->k };
     launch(d, pick_line, job->n_lines, 32, 0, p);
-    CUDA_MUST(cudaMemcpyAsync(job->picked, picked, (size_t)n_rows * sizeof(int32_t), cudaMemcpyDeviceToHost, d->stream));
+    for (int32_t i = 0; i < job->n_lines; i++) { /* rows of no line stay as they are */
+        size_t first = (size_t)lines[i].first, bytes = (size_t)lines[i].n_rows * sizeof(int32_t);
+        if (bytes) CUDA_MUST(cudaMemcpyAsync(job->picked + first, picked + first, bytes, cudaMemcpyDeviceToHost, d->stream));
+    }
 }
 
 void cuda_add_draft(Ops *ops)
