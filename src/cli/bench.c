@@ -1,7 +1,11 @@
 /* tandem bench: which table, and medians. */
 #include "cli/bench.h"
 
+#include "backend/measure.h"
+
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 void series_add(Series *s, double value)
 {
@@ -21,11 +25,28 @@ double series_median(Series *s)
     return s->n % 2 ? s->value[s->n / 2] : (s->value[s->n / 2 - 1] + s->value[s->n / 2]) / 2;
 }
 
+static Status bench_reading(const StackOptions *stack, Error *err)
+{
+    enum { BYTES = 512 << 20 };
+    Backend *backend = NULL;
+    Status s = backend_open(&backend, &stack->backend, err);
+    void *memory = s ? NULL : backend_alloc(backend, BYTES);
+    if (!s && !memory) s = error_set(err, ERR_NOMEM, "no memory to read");
+    if (!s) {
+        memset(memory, 1, BYTES);
+        printf("%.2f GB/s\n", measure_read_bandwidth(backend_stream(backend), memory, BYTES, 0.5) * 1e-9);
+    }
+    if (memory) backend_free(backend, memory);
+    backend_close(backend);
+    return s;
+}
+
 Status command_bench(const Options *o, Error *err)
 {
     StackOptions stack;
     char dir[4096];
     Status s = command_stack_options(o, &stack, err);
+    if (!s && o->read_stream) return bench_reading(&stack, err);
     if (!s && !o->model)
         s = error_set(err, ERR_USAGE, "which MODEL? for example: tandem bench nano, or tandem bench models/shapes/qwen3-0.6b --load-format dummy");
     if (!s) s = model_find(o->model, dir, sizeof dir, err);
