@@ -49,6 +49,9 @@ typedef struct DeviceModule {
     double (*read_bandwidth)(Device *d); /* bytes per second, measured */
 } DeviceModule;
 
+/* Keys of a bf16 cache that a device's attention sums in an order of its own (Numerics.attn_tile). */
+enum { DEVICE_ATTENTION_TILE = 128 };
+
 /* The module and device of a backend; NULL on a CPU. */
 const DeviceModule *backend_module(const Backend *b, Device **device);
 

@@ -4,6 +4,8 @@
  * go the same way as far as the headers lead (prepare), so the plan cannot promise what the loader does not keep. */
 #include "models/layers.h"
 
+#include "backend/device.h"
+
 #include "base/memory.h"
 
 #include <stdio.h>
@@ -63,6 +65,13 @@ void model_close(Model *m)
 
 /* ---- opening ---- */
 
+/* A device sums a bf16 cache in tiles of its own: other bits, so another fingerprint. */
+static int32_t attention_tile(const Backend *backend, DType act)
+{
+    Device *device;
+    return backend && act == DT_BF16 && backend_module(backend, &device) ? DEVICE_ATTENTION_TILE : 1;
+}
+
 static Status decoder_new(Decoder **out, const ModelKind *kind, const ModelConfig *config, DType act, Backend *backend,
                           const ModelOptions *options, Error *err)
 {
@@ -88,7 +97,7 @@ static Status decoder_new(Decoder **out, const ModelKind *kind, const ModelConfi
                   .act = act },
     };
     d->model.info.numerics = (Numerics){
-        .attn_tile = 1,
+        .attn_tile = attention_tile(backend, act),
         .attn_split = ATTN_SPLIT,
         .max_depth = MAX_DEPTH,
         .residual = DT_F32,

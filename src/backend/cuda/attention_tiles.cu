@@ -20,6 +20,7 @@
 #include "backend/cuda/attention_impl.h"
 
 enum { GRAIN = 16, TILE = 128, SPAN = 1024, MAX_TAIL = MAX_DEPTH + GRAIN, TAIL_THREADS = 128, MAX_GROUP = 16, MAX_ROWS = 32, MAX_PARTIAL = 128 << 20 };
+static_assert(TILE == DEVICE_ATTENTION_TILE, "the fingerprint knows the tile");
 static __device__ __forceinline__ int32_t body_end(int32_t index)
 {
     int32_t before = index + 1 - MAX_DEPTH;
