@@ -237,7 +237,7 @@ static void add_method(DflashDrafter *d, DflashMethod which, const char *name)
     int32_t i = d->face.n_methods++, budget = d->options.tree_budget, block = dflash_block_size(d->net);
     bool is_tree = which != DFLASH_CHAIN;
     d->methods[i] = (DraftMethod){ .name = name, .is_tree = is_tree, .max_nodes = is_tree ? budget + 1 : block,
-                                   .max_depth = block - 1, .expected_first = 0.2f,
+                                   .max_depth = block - 1, .expected_first = 0.08f,
                                    .fingerprint = dflash_fingerprint(d->net) };
     d->shapes[i] = (DdTreeShape){ .budget = budget, .spine_first = which == DFLASH_SPINE };
 }
