@@ -50,11 +50,11 @@ static void quantise_rows(BlockRows *rows, Tensor x, int64_t first)
     }
 }
 
-/* Lays out as many rows of x as fit, from `first` on; what follows them in scratch is free. */
-static void *place_rows(BlockRows *rows, Tensor x, int64_t first, void *scratch)
+/* Lays out as many rows of x as fit, from `first` on. */
+static void place_rows(BlockRows *rows, Tensor x, int64_t first, void *scratch)
 {
-    enum { A_BLOCK = BLOCK + 2 * sizeof(float) + LEAST_GROUP_SUMS * sizeof(int32_t), SUMS_BYTES = 64 << 10 };
-    int64_t n_in = x.shape[1], row_bytes = n_in / BLOCK * A_BLOCK, most = (WORKER_SCRATCH_BYTES - SUMS_BYTES) / row_bytes;
+    enum { A_BLOCK = BLOCK + 2 * sizeof(float) + LEAST_GROUP_SUMS * sizeof(int32_t) };
+    int64_t n_in = x.shape[1], row_bytes = n_in / BLOCK * A_BLOCK, most = WORKER_SCRATCH_BYTES / row_bytes;
     CHECK(most >= 1);
     *rows = (BlockRows){ .n = x.shape[0] - first < most ? x.shape[0] - first : most, .n_in = n_in };
     int64_t n_blocks = rows->n * (n_in / BLOCK);
@@ -62,7 +62,6 @@ static void *place_rows(BlockRows *rows, Tensor x, int64_t first, void *scratch)
     rows->sum = rows->scale + n_blocks;
     rows->group_sum = (int32_t *)(rows->sum + n_blocks);
     rows->q = (int8_t *)(rows->group_sum + n_blocks * LEAST_GROUP_SUMS);
-    return rows->q + n_blocks * BLOCK;
 }
 
 /* ---- panels ---- */
