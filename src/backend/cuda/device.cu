@@ -348,7 +348,7 @@ static const char *open_parts(Device *d)
     snprintf(d->text, sizeof d->text, "%s, sm_%d%d", prop.name, prop.major, prop.minor);
     d->n_sm = prop.multiProcessorCount;
     const char *wide = getenv("TANDEM_WIDE_FROM"); /* both ways have the same bits: for tests and measurements */
-    d->wide_from = prop.major == 9 && prop.minor == 0 ? wide ? atoi(wide) : WIDE_FROM : INT32_MAX;
+    d->wide_from = prop.major == 9 && prop.minor == 0 ? wide ? (int32_t)strtol(wide, nullptr, 10) : WIDE_FROM : INT32_MAX;
     d->shared_bytes = prop.sharedMemPerBlockOptin;
     if ((e = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking))) return say("no stream on the CUDA device", e);
     d->inputs = new Inputs();

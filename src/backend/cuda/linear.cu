@@ -78,6 +78,25 @@ static __device__ __forceinline__ float tree_of(const float *sums, int n_parts, 
     return part[0];
 }
 
+/* All who share sums: a block, or a warp. */
+template <bool BLOCK> static __device__ __forceinline__ void meet()
+{
+    if (BLOCK) __syncthreads();
+    else __syncwarp();
+}
+
+static __device__ __forceinline__ void commit_copies()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* All but the newest LEFT groups are there, for the whole warp. */
+template <int LEFT> static __device__ __forceinline__ void await_copies()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+    __syncwarp();
+}
+
 /* MT tiles of 16 outputs (GATED: half of gate, half of up), NT tiles of 8 rows, STAGES steps of KP pieces on their way.
  * Weights do not depend on the kernel before: they set out before it ends. */
 template <int MT, int NT, int KP, int STAGES, bool SPLIT, bool ALIGNED, bool GATED>
@@ -132,7 +151,7 @@ static __global__ void __launch_bounds__(256) linear_bf16(const __grid_constant_
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) {
         if (i < n_steps) bring_rows(i);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        commit_copies();
     }
 
     /* A step is in registers while the one before is multiplied. */
@@ -169,12 +188,10 @@ static __global__ void __launch_bounds__(256) linear_bf16(const __grid_constant_
             bring_weights(step + STAGES - 1);
             bring_rows(step + STAGES - 1);
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
-        __syncwarp(); /* what other lanes have brought */
+        commit_copies();
+        await_copies<STAGES - 2>();
     };
-    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
-    __syncwarp();
+    await_copies<STAGES - 2>();
     load(0, 0);
     for (int step = 0; step < n_steps; step += 2) {
         turn(step);
@@ -188,8 +205,7 @@ static __global__ void __launch_bounds__(256) linear_bf16(const __grid_constant_
 
     enum { WIDE = MT * 16, PART = NT * 8 * WIDE, STEP = GATED ? 2 : 1, RING = STAGES * KP * ITEMS * 128 };
     float *sums = SPLIT ? (float *)memory : (float *)memory + warp * (RING > PART ? RING : PART); /* in place of the rings */
-    if (SPLIT) __syncthreads();
-    else __syncwarp();
+    meet<SPLIT>();
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -197,15 +213,12 @@ static __global__ void __launch_bounds__(256) linear_bf16(const __grid_constant_
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 sums[(SPLIT ? warp * PART : 0) + (n * 8 + 2 * t + e % 2) * WIDE + m * 16 + g + e / 2 * 8] = acc[m][n][e];
-    if (SPLIT) __syncthreads();
-    else __syncwarp();
-    const int n_parts = SPLIT ? n_warps : 1;
+    meet<SPLIT>();
     for (int i = SPLIT ? threadIdx.x : lane; i < PART / STEP; i += SPLIT ? blockDim.x : 32) {
         int r = i / (WIDE / STEP), m = i % (WIDE / STEP) / 16 * STEP, at = r * WIDE + m * 16 + i % 16;
-        if (first_row + r >= args.n_rows) break; /* rows ascend with i */
-        if (!is_tile(m)) continue;
-        float sum = tree_of(sums, n_parts, PART, at);
-        if (GATED) put_gated(args, first_row + r, tile_at(m), i % 16, sum, tree_of(sums, n_parts, PART, at + 16));
+        if (first_row + r >= args.n_rows || !is_tile(m)) continue;
+        float sum = tree_of(sums, SPLIT ? n_warps : 1, PART, at);
+        if (GATED) put_gated(args, first_row + r, tile_at(m), i % 16, sum, tree_of(sums, SPLIT ? n_warps : 1, PART, at + 16));
         else put_sum(args, first_row + r, tile_at(m), i % 16, sum);
     }
 }
