@@ -119,6 +119,23 @@ class Model:
             self.assertEqual(max(top.values()), value)  # greedy
             self.assertEqual(top[token], value)
 
+    def test_harnesses_score_lists_of_tokens(self):
+        """As lm-evaluation-harness asks: batches of token lists, echo, logprobs 1, max_tokens 1; it leaves the last token out."""
+        texts = [PROMPT, "x = 1\ny", "é日本 #"]
+        lists = [self.server.post("/tokenize", {"prompt": t, "add_special_tokens": False})[1]["tokens"] for t in texts]
+        ask = {"max_tokens": 1, "echo": True, "logprobs": 1}
+        batch = sorted(self.complete(prompt=lists, **ask)["choices"], key=lambda c: c["index"])
+        alone = [self.complete(prompt=[ids], **ask)["choices"][0] for ids in lists]
+        self.assertEqual([c["logprobs"] for c in batch], [c["logprobs"] for c in alone])
+        for choice, ids, text in zip(batch, lists, texts):
+            l = choice["logprobs"]
+            self.assertTrue(choice["text"].startswith(text))
+            self.assertTrue(all(len(l[k]) == len(ids) + 1 for k in ("tokens", "token_logprobs", "top_logprobs", "text_offset")))
+            self.assertEqual((l["token_logprobs"][0], l["top_logprobs"][0], l["text_offset"][0]), (None, None, 0))
+            for token, p, top in zip(l["tokens"][1:], l["token_logprobs"][1:], l["top_logprobs"][1:]):
+                self.assertEqual(top[token], p)  # the prompt's own token is among them
+                self.assertTrue(p < 0 and max(top.values()) >= p and len(top) <= 2)
+
     def test_parameters_do_what_they_say(self):
         token = self.server.post("/tokenize", {"prompt": "x"})[1]["tokens"][0]
         body = self.complete(logit_bias={str(token): 100}, max_tokens=4)
