@@ -83,7 +83,7 @@ const int n_option_rows = COUNT(option_rows);
 
 const CommandRow command_rows[] = {
     { "run", CMD_RUN, "run MODEL -p TEXT", "one completion to standard output", true },
-    { "chat", CMD_CHAT, "chat MODEL", "talk to a model, a line at a time", true },
+    { "chat", CMD_CHAT, "chat MODEL", "talk to a model; /help there lists its commands", true },
     { "serve", CMD_SERVE, "serve MODEL", "the server with the OpenAI API", true },
     { "verify", CMD_VERIFY, "verify MODEL", "prove that drafted output equals plain output, bit for bit", true },
     { "logits", CMD_LOGITS, "logits MODEL --ids FILE -o OUT", "logits of every position, for comparisons", true },

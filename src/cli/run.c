@@ -82,7 +82,7 @@ Status command_run(const Options *o, Error *err)
     double start = clock_ms();
     Status s = command_stack_options(o, &options, err);
     options.max_num_seqs = 1;
-    if (!s) s = stack_open(&stack, &options, NULL, err);
+    if (!s) s = session_open(&stack, &options, err);
     if (s) return s;
     command_catch_interrupt();
     s = answer(o, &stack, clock_ms() - start, err);

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "cli/progress.h"
 #include "server/server.h"
 
 #include <signal.h>
@@ -99,7 +100,9 @@ static Status serve(ServerOptions *so, Error *err)
     catch_signals(server);
     printf("%s\n", server_url(server)); /* first line: scripts read it */
     fflush(stdout);
+    Progress *bar = progress_begin(server_progress(server));
     s = server_wait_ready(server, err);
+    progress_end(bar);
     if (!s) print_ready(server, so->n_keys > 0);
     if (!s) s = server_run(server, err);
     running = NULL;

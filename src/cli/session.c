@@ -3,7 +3,9 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "cli/progress.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static Status encode(Stack *s, const char *text, int32_t **ids, int64_t *n, Error *err)
@@ -14,6 +16,15 @@ static Status encode(Stack *s, const char *text, int32_t **ids, int64_t *n, Erro
     if (!status)
         status = tokenizer_encode(s->tokenizer, scratch, text, strlen(text), false, s->max_model_len, ids, n, &capacity, err);
     tokenizer_scratch_close(scratch);
+    return status;
+}
+
+Status session_open(Stack *s, const StackOptions *options, Error *err)
+{
+    StackProgress progress = { .stage = NULL };
+    Progress *bar = progress_begin(&progress);
+    Status status = stack_open(s, options, &progress, err);
+    progress_end(bar);
     return status;
 }
 
@@ -70,7 +81,8 @@ Status session_answer(Stack *s, const SessionAsk *ask, SessionResult *out, Error
     if (!status && n == 0) status = error_set(err, ERR_INPUT, "the prompt is empty");
     GenerateRequest g = { .id = 1, .prompt = ids, .n_prompt = (int32_t)n, .n_choices = 1, .max_tokens = ask->max_tokens,
                           .params = ask->params, .seed = ask->seed, .ignore_eos = ask->ignore_eos,
-                          .n_stop_ids = s->n_stop_ids };
+                          .no_speculation = ask->no_speculation, .n_stop_ids = s->n_stop_ids };
+    snprintf(g.draft_method, sizeof g.draft_method, "%s", ask->draft_method ? ask->draft_method : "");
     memcpy(g.stop_ids, s->stop_ids, sizeof s->stop_ids);
     Request *r = NULL;
     if (!status) status = engine_submit(s->engine, &g, NULL, NULL, &r, err);

@@ -18,9 +18,14 @@ typedef struct SessionAsk {
     SampleParams params;
     uint64_t     seed;
     bool         ignore_eos;
+    bool         no_speculation;
+    const char  *draft_method;           /* a name of engine_methods(); NULL or "" = whichever pays */
     void       (*piece)(void *ctx, const char *text, size_t n); /* text as it becomes ready; may be NULL */
     void        *ctx;
 } SessionAsk;
+
+/* stack_open() with a progress bar on a terminal. */
+Status session_open(Stack *s, const StackOptions *options, Error *err);
 
 /* Ctrl-C (command_interrupted) ends the answer early with FINISH_CANCELLED: that is not an error. */
 Status session_answer(Stack *s, const SessionAsk *ask, SessionResult *out, Error *err);

@@ -257,6 +257,11 @@ Status server_open(Server **out, const ServerOptions *options, Error *err)
     return OK;
 }
 
+const StackProgress *server_progress(const Server *s)
+{
+    return &s->progress;
+}
+
 int server_port(const Server *s)
 {
     return s->listen.port;

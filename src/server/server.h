@@ -53,6 +53,8 @@ int         server_port(const Server *s); /* the bound one */
 const char *server_name(const Server *s); /* the first served name; once it is ready */
 const char *server_url(const Server *s);  /* "http://127.0.0.1:8000"; borrowed until server_close() */
 
+const StackProgress *server_progress(const Server *s); /* how far loading is; borrowed until server_close() */
+
 /* Blocks until the stack is loaded: OK, or why it could not be. Requests are answered from then on. Any thread. */
 Status server_wait_ready(Server *s, Error *err);
 
