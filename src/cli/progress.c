@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <sys/ioctl.h>
 
-enum { QUIET_MS = 500, FRAME_MS = 100, MAX_COLUMNS = 200, BAR_COLUMNS = 24 };
+enum { QUIET_MS = 500, FRAME_MS = 100, MAX_COLUMNS = 200, BAR_COLUMNS = 16 };
 
 static const double GIB = 1 << 30, MIN_RATE_SECONDS = 0.5; /* a rate of less says nothing */
 
@@ -58,8 +58,10 @@ void progress_format(char *out, size_t size, const char *stage, uint64_t done_by
         bool has_rate = seconds >= MIN_RATE_SECONDS && done_bytes > 0;
         int percent = (int)((double)done_bytes / (double)total_bytes * 100);
         if (has_rate) format_rate(rate, sizeof rate, done_bytes, total_bytes, seconds);
-        snprintf(line, sizeof line, "loading %s %3d %%  %.2f of %.2f GiB%s", bar, percent, (double)done_bytes / GIB,
-                 (double)total_bytes / GIB, rate);
+        double done = (double)done_bytes / GIB, total = (double)total_bytes / GIB;
+        int digits = total < 10 ? 2 : 1; /* so that all of it fits into 80 columns */
+        snprintf(line, sizeof line, "loading %s %3d %%  %.*f of %.*f GiB%s", bar, percent, digits, done, digits, total,
+                 rate);
     }
     snprintf(out, size, "%.*s", columns > 1 ? columns - 1 : 0, line);
 }

@@ -20,9 +20,9 @@ static void test_lines(void **state)
 {
     char line[256];
     progress_format(line, sizeof line, "weights", 2 * GIB, 8 * GIB, 4, 120);
-    assert_string_equal(line, "loading [######..................]  25 %  2.00 of 8.00 GiB  0.50 GiB/s  12 s left");
+    assert_string_equal(line, "loading [####............]  25 %  2.00 of 8.00 GiB  0.50 GiB/s  12 s left");
     progress_format(line, sizeof line, "weights", GIB, 201 * GIB, 1, 120);
-    assert_non_null(strstr(line, "3:20 min left"));
+    assert_string_equal(line, "loading [................]   0 %  1.0 of 201.0 GiB  1.00 GiB/s  3:20 min left");
     progress_format(line, sizeof line, "weights", GIB, 7201 * GIB, 1, 120);
     assert_non_null(strstr(line, "2:00 h left"));
     progress_format(line, sizeof line, "weights", 8 * GIB, 8 * GIB, 4, 120);
@@ -35,7 +35,7 @@ static void test_before_the_first_byte(void **state)
 {
     char line[256];
     progress_format(line, sizeof line, "weights", 0, GIB, 0, 120); /* no rate, so no time either */
-    assert_string_equal(line, "loading [........................]   0 %  0.00 of 1.00 GiB");
+    assert_string_equal(line, "loading [................]   0 %  0.00 of 1.00 GiB");
 }
 
 static void test_a_narrow_terminal(void **state)
@@ -82,7 +82,7 @@ static void test_a_terminal_is_drawn_on_and_left_clean(void **state)
     int old = swap_stderr(slave);
     Progress *p = progress_begin(&progress);
     assert_non_null(p);
-    read_until(master, &text, "[######..................]  25 %  1.00 of 4.00 GiB");
+    read_until(master, &text, "[####............]  25 %  1.00 of 4.00 GiB");
     progress_end(p);
     buf_clear(&text);
     read_until(master, &text, "\r\033[K");
