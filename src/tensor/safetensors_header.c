@@ -343,7 +343,7 @@ static int compare_place(const void *a, const void *b)
 static Status check_tiling(SafetensorsEntry *e, int n, uint64_t *data_bytes, Error *err)
 {
     uint64_t at = 0;
-    if (n > 0) qsort(e, (size_t)n, sizeof *e, compare_place);
+    qsort(e, (size_t)n, sizeof *e, compare_place);
     for (int i = 0; i < n; i++) {
         if (e[i].offset != at) {
             return error_set(err, ERR_INPUT, "tensor %.120s %s the data before it", e[i].name,
@@ -363,5 +363,7 @@ Status safetensors_parse_header(EntryList *list, char *text, size_t n, int shard
     if (status != OK) return status;
     skip_space(&s);
     if (s.at < n) return bad(&s, "something follows the closing brace");
+    *data_bytes = 0;
+    if (list->n == first) return OK; /* the list may have no memory yet */
     return check_tiling(list->item + first, list->n - first, data_bytes, err);
 }
