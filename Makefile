@@ -5,7 +5,7 @@ OP    ?=
 
 PREFIX ?= /usr/local
 
-.PHONY: all install uninstall deb build serve check check-all check-arm64 check-kernels bench-kernels bench bench-drafts verify debug tsan faults lint format clean setup
+.PHONY: all install uninstall deb build serve check check-all check-arm64 check-kernels bench-kernels bench bench-drafts verify debug tsan faults fuzz lint format clean setup
 
 all: build
 
@@ -80,6 +80,11 @@ faults:
 	@[ -f build-faults/build.ninja ] || meson setup build-faults -Dfaults=true -Dtests=disabled >/dev/null
 	@ninja -C build-faults --quiet
 
+# Parsers under libFuzzer, a minute each, then once more with a planted fault each. Needs clang.
+fuzz:
+	@scripts/fuzz
+	@scripts/fuzz --planted
+
 lint:
 	@scripts/lint
 
@@ -87,4 +92,4 @@ format:
 	@clang-format -i $$(git ls-files '*.c' '*.h')
 
 clean:
-	@rm -rf build build-debug build-tsan build-faults
+	@rm -rf build build-debug build-tsan build-faults build-fuzz

@@ -1,6 +1,8 @@
 /* Generation parameters: tables of names, ranges and places; then the few fields that are no plain numbers. */
 #include "server/fields.h"
 
+#include "base/planted.h"
+
 #include <limits.h>
 #include <math.h>
 #include <stddef.h>
@@ -149,7 +151,7 @@ static Status add_stop(Fields *f, const json_t *value, Arena *arena, Error *err)
         return error_set_param(err, ERR_INPUT, "stop", "a stop string must have 1 to %d bytes, got one of %zu",
                                MAX_STOP_STRING_BYTES, n);
     }
-    if (f->n_stops == MAX_STOP_STRINGS) {
+    if (f->n_stops == MAX_STOP_STRINGS && !PLANTED("body")) {
         return error_set_param(err, ERR_INPUT, "stop", "at most %d stop strings are possible", MAX_STOP_STRINGS);
     }
     char *copy = arena_strndup(arena, json_string_value(value), n);

@@ -9,6 +9,7 @@
 #include "server/router.h"
 
 #include "base/log.h"
+#include "base/planted.h"
 #include "server/api.h"
 #include "server/reply.h"
 
@@ -143,7 +144,7 @@ static bool has_key(const Server *s, const HttpRequest *r)
 {
     const char *bearer = http_header(r, "Authorization", NULL);
     const char *key = http_header(r, "X-Api-Key", NULL);
-    if (bearer && strncasecmp(bearer, "Bearer ", 7) == 0) {
+    if (bearer && strncasecmp(bearer, "Bearer ", PLANTED("http") ? 6 : 7) == 0) {
         bearer += 7;
         bearer += strspn(bearer, " ");
     } else {

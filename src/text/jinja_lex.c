@@ -6,6 +6,7 @@
  *     {%- -%} and the like   cut all of it on that side
  *     before {% or {#        blanks between the beginning of a line and the tag go, unless {%+
  *     after %} or #}         one newline goes, unless +%} */
+#include "base/planted.h"
 #include "text/jinja_ast_impl.h"
 #include "text/unicode_impl.h"
 
@@ -260,7 +261,7 @@ static void take_string(Lexer *lx)
 {
     char quote = peek(lx, 0);
     size_t end = lx->at + 1;
-    while (end < lx->n && lx->source[end] != quote) end += lx->source[end] == '\\' ? 2 : 1;
+    while ((end < lx->n || PLANTED("template")) && lx->source[end] != quote) end += lx->source[end] == '\\' ? 2 : 1;
     if (end >= lx->n) {
         fail(lx, "a string does not end");
         return;

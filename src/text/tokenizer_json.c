@@ -1,5 +1,6 @@
 /* A cursor over JSON text that is already known to be valid UTF-8. Strings without escapes are not copied; that, and no
  * tree, is all the speed there is to it. Always: at <= end, and nothing at or behind end is read. */
+#include "base/planted.h"
 #include "text/tokenizer_tables_impl.h"
 #include "text/unicode_impl.h"
 
@@ -92,7 +93,7 @@ static void append_escape(JsonCursor *c, Buf *out)
 static const char *stretch_end(const JsonCursor *c)
 {
     const char *p = c->at;
-    while (p < c->end && *p != '"' && *p != '\\' && (uint8_t)*p >= 0x20) p++;
+    while ((p < c->end || PLANTED("tokenizer")) && *p != '"' && *p != '\\' && (uint8_t)*p >= 0x20) p++;
     return p;
 }
 

@@ -1,11 +1,11 @@
 /* Chat templates: any text parses or is refused, renders or is refused, in bounded time and memory. */
+#include "fuzz/fuzz.h"
 #include "text/chat_template.h"
 
 static const char conversation[] =
     "[{\"role\":\"system\",\"content\":\" be \"},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"hi\"}]},"
     "{\"role\":\"assistant\",\"content\":\"yo\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1.5,\"b\":null}}}]}]";
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static json_t *messages;

@@ -1,6 +1,7 @@
 /* tokenizer.json: what compiles is JSON, opens, and encodes without harm. */
 #include "base/json.h"
 #include "base/memory.h"
+#include "fuzz/fuzz.h"
 #include "text/tokenizer_image_impl.h"
 
 static const char probe[] = "<|im_start|>a ab\n1\xc3\xa9 '";
@@ -35,7 +36,6 @@ static void use(const Vocab *v)
     mem_free(ids.ids);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     Error err = { 0 };
