@@ -126,7 +126,9 @@ static Status respond(Chat *c, const Options *o, const char *text, Error *err)
     }
     Status s = turn(c, o, text[0] == '/' ? text + 1 : text, err);
     if (s != ERR_INPUT) return s;
-    chat_remark("tandem: %s", err->text); /* too long, a template that objects: say it and go on */
+    bool has_past = json_array_size(c->messages) > 1;
+    /* Too long, a template that objects: say it and go on. */
+    chat_remark("tandem: %s%s", err->text, has_past ? " (/clear begins a new conversation)" : "");
     error_clear(err);
     return OK;
 }
@@ -142,7 +144,7 @@ static Status talk(Chat *c, const Options *o, LineReader *lines, Error *err)
         command_clear_interrupt();
         if (event == LINE_END || (event == LINE_INTERRUPT && was_interrupted && text.len == 0)) break;
         if (event == LINE_INTERRUPT) {
-            putchar('\n');
+            if (c->is_terminal) putchar('\n');
             if (text.len == 0) chat_remark("once more leaves");
             was_interrupted = text.len == 0;
             continue;
@@ -151,7 +153,7 @@ static Status talk(Chat *c, const Options *o, LineReader *lines, Error *err)
         was_interrupted = command_interrupted();
         command_clear_interrupt();
     }
-    if (!c->leaves && isatty(STDIN_FILENO)) putchar('\n');
+    if (!c->leaves && isatty(STDIN_FILENO) && c->is_terminal) putchar('\n');
     buf_free(&text);
     return s;
 }

@@ -355,7 +355,7 @@ static LineEvent read_plain(const char *prompt, Buf *out)
     static const int interrupt = SIGINT;
     reader = pthread_self();
     was_interrupted = 0;
-    if (isatty(STDIN_FILENO)) fputs(prompt, stdout);
+    if (isatty(STDIN_FILENO)) fputs(prompt, isatty(STDOUT_FILENO) ? stdout : stderr);
     fflush(stdout);
     catch_all(&interrupt, 1, on_reading, &old);
     while ((c = getc(stdin)) != EOF && c != '\n') {

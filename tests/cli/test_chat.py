@@ -220,6 +220,25 @@ class TestPipes(unittest.TestCase):
         self.assertNotIn(b"\x1b", done.stdout)
         self.assertNotIn(b"tokens/s", done.stdout)
 
+    def test_a_person_whose_answers_go_to_a_file(self):
+        master, slave = pty.openpty()
+        with subprocess.Popen([TANDEM, "chat", "nano", "--temperature", "0", "-n", "4"], stdin=slave,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) as chat:
+            os.close(slave)
+            self.assertEqual(chat.stderr.read(2), b"> ")  # the prompt
+            os.write(master, b"Hello\n/quit\n")
+            out, err = chat.communicate(timeout=PATIENCE)
+            os.close(master)
+            self.assertTrue(out.startswith(b"```python\n"), out)
+            self.assertEqual((chat.returncode, err), (0, b"> "))
+
+    def test_too_long_a_text_is_refused_and_the_chat_goes_on(self):
+        done = self.chat("Hello\n" + "word " * 10000 + "\nHello\n")
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual(done.stdout.count(b"```python\n"), 2)
+        self.assertEqual(done.stderr, b"tandem: the prompt is longer than 4096 tokens "
+                                      b"(/clear begins a new conversation)\n")
+
     def test_what_goes_into_the_prompt(self):
         with tempfile.TemporaryDirectory() as d:
             dump = template(d, "{% if messages|length > 2 %}{{ raise_exception(messages|tojson) }}{% endif %}x")
