@@ -2,7 +2,9 @@
  * drafted by the oracle as chains and trees; greedy and sampled. The plain side is one sequence, one row a pass.
  * (`tandem verify` is the large version of this.) */
 #include "base/memory.h"
+#include "support/gguf_writer.h"
 #include "support/row_hash.h"
+#include "support/temp_dir.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
 
@@ -92,7 +94,8 @@ static Engine *open_engine(const Run *run, Answers *out)
         oracle.truth = true_tokens;
         if (drafter_open_oracle(&drafter, &oracle, &err)) fail_msg("%s", err.text);
     }
-    snprintf(dir, sizeof dir, "%s/models/%s", getenv("TANDEM_SOURCE_ROOT"), model_name);
+    if (model_name[0] == '/') snprintf(dir, sizeof dir, "%s", model_name);
+    else snprintf(dir, sizeof dir, "%s/models/%s", getenv("TANDEM_SOURCE_ROOT"), model_name);
     ModelOptions mo = { .limits = plan_limits(&o) };
     if (model_open(&model, dir, backend, &mo, &err)) fail_msg("%s", err.text);
     if (engine_open(&engine, model, backend, drafter, &o, &err)) fail_msg("%s", err.text);
@@ -205,6 +208,108 @@ static void test_nano_plain_sampled(void **state)
     check_sampled("nano-plain", 0.7f);
 }
 
+/* ---- weights in stored blocks: a small qwen3 of random blocks, one format at a time ---- */
+
+typedef struct BlockFormat {
+    QuantFormat format;
+    uint32_t    type; /* GGUF's number */
+    int         half[2]; /* where halves stand in a block, -1 = none */
+} BlockFormat;
+
+static const BlockFormat block_formats[] = {
+    { QUANT_Q4_0, 2, { 0, -1 } },    { QUANT_Q4_1, 3, { 0, 2 } },          { QUANT_Q5_0, 6, { 0, -1 } },         { QUANT_Q5_1, 7, { 0, 2 } },
+    { QUANT_Q8_0, 8, { 0, -1 } },    { QUANT_Q4_K, 12, { 0, 2 } },         { QUANT_Q5_K, 13, { 0, 2 } },         { QUANT_Q6_K, 14, { 208, -1 } },
+    { QUANT_IQ4_NL, 20, { 0, -1 } }, { QUANT_MXFP4_BLOCKS, 39, { -1, -1 } }, { QUANT_NVFP4_BLOCKS, 40, { -1, -1 } },
+};
+
+/* Scales of a block so that weights are small: halves of 2^-10, powers of two below one, E4M3 below one. */
+static void mend_block(const BlockFormat *f, uint8_t *block)
+{
+    for (int i = 0; i < 2; i++) {
+        if (f->half[i] < 0) continue;
+        block[f->half[i]] &= 3;
+        block[f->half[i] + 1] = 0x14 | (block[f->half[i] + 1] & 3);
+    }
+    if (f->format == QUANT_MXFP4_BLOCKS) block[0] = 118 + block[0] % 4;
+    for (int i = 0; f->format == QUANT_NVFP4_BLOCKS && i < 4; i++) block[i] %= 0x20;
+}
+
+static void put_matrix(GgufWriter *w, const BlockFormat *f, const char *name, int64_t n_out, int64_t n_in)
+{
+    static uint64_t x = 1;
+    const QuantGeometry *g = quant_geometry(f->format);
+    size_t n = (size_t)(n_out * (n_in / g->block)) * (size_t)g->block_bytes;
+    uint8_t *bytes = mem_alloc(n);
+    assert_non_null(bytes);
+    for (size_t i = 0; i < n; i++) bytes[i] = (uint8_t)((x = x * 6364136223846793005u + 1442695040888963407u) >> 56);
+    for (size_t at = 0; at < n; at += (size_t)g->block_bytes) mend_block(f, bytes + at);
+    gguf_put_tensor(w, name, f->type, 2, (const int64_t[]){ n_in, n_out }, bytes, n);
+    mem_free(bytes);
+}
+
+static void put_norm(GgufWriter *w, const char *name, int64_t n)
+{
+    float ones[512];
+    for (int64_t i = 0; i < n; i++) ones[i] = 1;
+    gguf_put_tensor(w, name, 0, 1, &n, ones, (size_t)n * sizeof(float));
+}
+
+static void put_layer(GgufWriter *w, const BlockFormat *f, int layer)
+{
+    static const struct {
+        const char *name;
+        int64_t     n_out, n_in; /* n_in 0: a norm */
+    } parts[] = { { "attn_norm", 256, 0 }, { "attn_q", 256, 256 },   { "attn_k", 128, 256 },  { "attn_v", 128, 256 },
+                  { "attn_output", 256, 256 }, { "attn_q_norm", 64, 0 }, { "attn_k_norm", 64, 0 }, { "ffn_norm", 256, 0 },
+                  { "ffn_gate", 512, 256 }, { "ffn_up", 512, 256 },   { "ffn_down", 256, 512 } };
+    for (int i = 0; i < COUNT(parts); i++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.%s.weight", layer, parts[i].name);
+        if (parts[i].n_in) put_matrix(w, f, name, parts[i].n_out, parts[i].n_in);
+        else put_norm(w, name, parts[i].n_out);
+    }
+}
+
+static void write_model(const TempDir *t, const BlockFormat *f)
+{
+    static const struct {
+        const char *key;
+        uint32_t    value;
+    } sizes[] = { { "qwen3.block_count", 2 }, { "qwen3.context_length", 512 }, { "qwen3.embedding_length", 256 },
+                  { "qwen3.feed_forward_length", 512 }, { "qwen3.attention.head_count", 4 }, { "qwen3.attention.head_count_kv", 2 },
+                  { "qwen3.attention.key_length", 64 }, { "qwen3.attention.value_length", 64 } };
+    GgufWriter w;
+    Buf file;
+    buf_init(&file, 64 << 20);
+    gguf_writer_open(&w);
+    gguf_put_text(&w, "general.architecture", "qwen3");
+    for (int i = 0; i < COUNT(sizes); i++) gguf_put_u32(&w, sizes[i].key, sizes[i].value);
+    gguf_put_f32(&w, "qwen3.attention.layer_norm_rms_epsilon", 1e-6f);
+    put_matrix(&w, f, "token_embd.weight", VOCAB, 256); /* the head, too */
+    for (int layer = 0; layer < 2; layer++) put_layer(&w, f, layer);
+    put_norm(&w, "output_norm.weight", 256);
+    gguf_writer_finish(&w, &file);
+    assert_false(file.failed);
+    temp_write(t, "m.gguf", file.data, file.len);
+    gguf_writer_close(&w);
+    buf_free(&file);
+}
+
+static void test_stored_blocks(void **state)
+{
+    TempDir t;
+    temp_dir_open(&t);
+    for (int i = 0; i < COUNT(block_formats); i++) {
+        write_model(&t, &block_formats[i]);
+        find_truth(temp_path(&t, "m.gguf"), 0.7f);
+        assert_int_not_equal(truth.tokens[0][0], truth.tokens[1][1]); /* something is going on */
+        check(&(Run){ .engine = { .max_num_seqs = 6, .max_num_batched_tokens = 100, .prefill_chunk = 9 } });
+        check_drafted(9, true, 0.9, 6, 0);
+        check_drafted(33, false, 0.8, 6, 0);
+    }
+    temp_dir_close(&t);
+}
+
 static int open_backend(void **state)
 {
     return backend_open_cpu(&backend, &(BackendOptions){ .n_workers = 2 }, NULL);
@@ -223,6 +328,7 @@ int main(void)
         cmocka_unit_test(test_nano_sampled),
         cmocka_unit_test(test_nano_plain_greedy),
         cmocka_unit_test(test_nano_plain_sampled),
+        cmocka_unit_test(test_stored_blocks),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }

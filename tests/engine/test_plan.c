@@ -1,5 +1,6 @@
 /* The memory plan: what it counts is what is taken, what it refuses comes with a flag that helps. */
 #include "base/file.h"
+#include "base/json.h"
 #include "base/memory.h"
 #include "engine/plan.h"
 #include "support/fake_drafter.h"
@@ -44,7 +45,9 @@ static void test_defaults(void **state)
     assert_int_equal(p.engine.n_blocks, 8 * 4096 / 16); /* every sequence at full length */
     assert_int_equal(p.limits.max_rows, 512);
     assert_int_equal(p.total_bytes, p.weight_bytes + p.scratch_bytes + p.pass_bytes + p.token_cache_bytes +
-                                        p.state_bytes + p.table_bytes + p.request_bytes);
+                                        p.state_bytes + p.table_bytes + p.request_bytes + p.page_bytes);
+    assert_int_equal(p.lasting_bytes, p.total_bytes - p.request_bytes);
+    assert_int_equal(plan_full_requests(&p), 8);
     assert_true(p.total_bytes <= p.budget_bytes && p.budget_bytes == (size_t)(8000 * MB * 0.9));
 }
 
@@ -64,7 +67,7 @@ static void check_against_reality(const char *name, int32_t draft_nodes)
     ModelOptions mo = { .limits = p.limits };
     if (model_open(&model, in.dir, backend, &mo, &err)) fail_msg("%s", err.text);
     if (engine_open(&engine, model, backend, NULL, &p.engine, &err)) fail_msg("%s", err.text);
-    size_t planned = p.total_bytes - p.request_bytes;
+    size_t planned = p.lasting_bytes - p.page_bytes;
     assert_in_range(backend_bytes(backend), planned * 9 / 10, planned);
     engine_close(engine);
     backend_close(backend);
@@ -200,17 +203,74 @@ static void test_missing_model(void **state)
     assert_int_equal(plan_make(&p, &in, &err), ERR_NOT_FOUND);
 }
 
+/* Threads, texts and the program count on a host, and neither they nor its pages on a device. */
+static void test_host(void **state)
+{
+    Plan bare, with, device;
+    PlanInput in = input_of("nano", 8000 * MB);
+    make(&bare, &in);
+    assert_int_equal(bare.worker_bytes + bare.text_bytes + bare.program_bytes, 0);
+    in.host = (PlanHost){ .n_workers = 4, .worker_bytes = 16 * MB, .text_bytes = MB, .n_fronts = 3 };
+    make(&with, &in);
+    assert_true(with.worker_bytes >= 16 * MB && with.text_bytes > MB && with.program_bytes > 0);
+    assert_int_equal(with.total_bytes - bare.total_bytes, with.worker_bytes + with.text_bytes + with.program_bytes);
+    in.host.is_device = true;
+    make(&device, &in);
+    assert_int_equal(device.total_bytes, bare.total_bytes - bare.page_bytes);
+    assert_true(bare.page_bytes > 0);
+}
+
+static void test_kinds_add_up(void **state)
+{
+    Plan p;
+    PlanKind kinds[PLAN_MAX_KINDS];
+    PlanInput in = input_of("nano", 8000 * MB);
+    in.host = (PlanHost){ .n_workers = 2, .worker_bytes = 8 * MB, .text_bytes = MB, .n_fronts = 3 };
+    in.drafter.bytes = 3 * MB;
+    make(&p, &in);
+    size_t sum = 0;
+    int n = plan_kinds(&p, kinds);
+    for (int i = 0; i < n; i++) sum += kinds[i].bytes;
+    assert_int_equal(sum, p.total_bytes);
+    assert_string_equal(kinds[n - 1].name, "requests"); /* the one that does not last */
+}
+
 static void test_text(void **state)
 {
     Plan p;
     Buf text;
-    PlanInput in = input_of("nano", 8000 * MB);
+    PlanInput in = input_of("nano", 1000 * MB);
     make(&p, &in);
     buf_init(&text, 10000);
     plan_text(&p, &text);
     assert_false(text.failed);
     assert_non_null(strstr(text.data, "weights"));
     assert_non_null(strstr(text.data, "context of 4096 tokens"));
+    assert_non_null(strstr(text.data, "8 requests at a time, 8 of full length"));
+    const char *bar = strchr(text.data, '['), *end = strchr(text.data, ']');
+    assert_true(bar && end && end - bar == 62); /* 60 cells and the mark between them */
+    assert_int_equal(strchr(bar, '|') - bar - 1, 54); /* nine tenths */
+    assert_non_null(memchr(bar, 'C', (size_t)(end - bar)));
+    buf_free(&text);
+}
+
+static void test_json(void **state)
+{
+    Plan p;
+    Buf text;
+    json_t *plan;
+    PlanKind kinds[PLAN_MAX_KINDS];
+    PlanInput in = input_of("nano", 1000 * MB);
+    make(&p, &in);
+    buf_init(&text, 10000);
+    plan_json(&p, &text);
+    assert_int_equal(json_parse(&plan, text.data, text.len, "the plan", NULL), OK);
+    for (int i = 0, n = plan_kinds(&p, kinds); i < n; i++)
+        assert_int_equal(json_integer_value(json_object_get(plan, kinds[i].name)), kinds[i].bytes);
+    assert_int_equal(json_integer_value(json_object_get(plan, "lasting")), p.lasting_bytes);
+    assert_int_equal(json_integer_value(json_object_get(plan, "total")), p.total_bytes);
+    assert_int_equal(json_integer_value(json_object_get(plan, "cache_tokens")), 8 * 4096);
+    json_decref(plan);
     buf_free(&text);
 }
 
@@ -245,6 +305,18 @@ static void test_available(void **state)
     put(root, "/proc/self", "cgroup", "12:cpu:/x\n0::/\n"); /* its own root, as in a container */
     put(root, "/sys/fs/cgroup", "memory.max", "777\n");
     assert_int_equal(plan_available_at(root), 777);
+    /* The older hierarchy: its root says that there is no limit by a huge number; a group's stat knows of those above. */
+    put(root, "/sys/fs/cgroup", "memory.max", "max\n");
+    put(root, "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "9223372036854771712\n");
+    assert_int_equal(plan_available_at(root), 1000 * 1024);
+    put(root, "/proc/self", "cgroup", "4:memory:/a/b\n0::/\n");
+    put(root, "/sys/fs/cgroup/memory/a/b", "memory.limit_in_bytes", "900000\n");
+    put(root, "/sys/fs/cgroup/memory/a/b", "memory.usage_in_bytes", "300000\n");
+    assert_int_equal(plan_available_at(root), 600000);
+    put(root, "/sys/fs/cgroup/memory/a/b", "memory.stat", "total_inactive_file 200000\nhierarchical_memory_limit 800000\n");
+    assert_int_equal(plan_available_at(root), 700000);
+    put(root, "/sys/fs/cgroup/memory/a", "memory.limit_in_bytes", "500000\n");
+    assert_int_equal(plan_available_at(root), 500000);
     snprintf(command, sizeof command, "rm -r %s", root);
     assert_int_equal(system(command), 0);
 }
@@ -261,6 +333,8 @@ int main(void)
         cmocka_unit_test(test_refusals_help), cmocka_unit_test(test_fraction_is_the_last_help),
         cmocka_unit_test(test_length),        cmocka_unit_test(test_drafter_counts),
         cmocka_unit_test(test_missing_model), cmocka_unit_test(test_text),
+        cmocka_unit_test(test_host),          cmocka_unit_test(test_kinds_add_up),
+        cmocka_unit_test(test_json),
         cmocka_unit_test(test_available),     cmocka_unit_test(test_this_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
