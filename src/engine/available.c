@@ -1,5 +1,5 @@
 /* Memory that this process may still take: MemAvailable of /proc/meminfo, which counts page cache that can go, or what
- * the tightest control group (v2) above us leaves, if that is less: in a container meminfo shows the whole machine. */
+ * the tightest control group above us (v2, or the memory controller of v1) leaves, if that is less: in a container meminfo shows the whole machine. */
 #include "engine/plan.h"
 
 #include "base/file.h"
@@ -54,6 +54,37 @@ static uint64_t group_leaves(const char *root, const char *path)
     return max > used ? max - used : 0;
 }
 
+/* The same under the older hierarchy, where a root without a limit says a number near 2^63. Limits of groups above count
+ * there, too: its stat file has the tightest. */
+static uint64_t old_group_leaves(const char *root, const char *path)
+{
+    uint64_t max = number_in(root, path, "/memory.limit_in_bytes", "", 1, UINT64_MAX);
+    uint64_t above = number_in(root, path, "/memory.stat", "hierarchical_memory_limit ", 1, UINT64_MAX);
+    max = above < max ? above : max;
+    if (max > INT64_MAX / 2) return UINT64_MAX;
+    uint64_t used = number_in(root, path, "/memory.usage_in_bytes", "", 1, 0);
+    uint64_t idle = number_in(root, path, "/memory.stat", "total_inactive_file ", 1, 0);
+    used = used > idle ? used - idle : 0;
+    return max > used ? max - used : 0;
+}
+
+/* Where "N:memory:/path" of /proc/self/cgroup leads; in a container the path may be one of the host's that is not seen here,
+ * and its own group is the root. */
+static uint64_t old_groups_leave(const char *root, const char *own)
+{
+    char path[MAX_PATH] = "/sys/fs/cgroup/memory";
+    size_t base = strlen(path);
+    const char *place = own ? strstr(own, ":memory:/") : NULL;
+    uint64_t least = old_group_leaves(root, path);
+    if (!place) return least;
+    snprintf(path + base, sizeof path - base, "%.*s", (int)strcspn(place + 8, "\n"), place + 8);
+    for (char *last; (last = strrchr(path + base, '/')); *last = '\0') {
+        uint64_t leaves = old_group_leaves(root, path);
+        least = leaves < least ? leaves : least;
+    }
+    return least;
+}
+
 uint64_t plan_available_at(const char *root)
 {
     uint64_t least = number_in(root, "/proc/meminfo", "", "MemAvailable:", 1024, UINT64_MAX);
@@ -62,6 +93,8 @@ uint64_t plan_available_at(const char *root)
     char *own = read_text(root, "/proc/self/cgroup", "");
     const char *place = own ? strstr(own, "0::/") : NULL;
     if (place) snprintf(path + base, sizeof path - base, "%.*s", (int)strcspn(place + 3, "\n"), place + 3);
+    uint64_t old = old_groups_leave(root, own);
+    least = old < least ? old : least;
     mem_free(own);
     for (;;) {
         uint64_t leaves = group_leaves(root, path);

@@ -1,16 +1,21 @@
 /* Memory plan.
  *
- *     total = weights + drafter + scratch + pass + states * slots + tables + requests  +  (n_blocks + 1) * block bytes
- *             └────────────────── fixed(length) ────────────────────────┘     └── grows with the context ──┘
+ *     lasting = weights + drafter + scratch + pass + states * slots + tables + host  +  (n_blocks + 1) * block bytes
+ *               └─────────────────── fixed(length) ───────────────────────────────┘     └── grows with the context ──┘
+ *     total   = lasting + requests
+ *
+ * lasting is what the process holds once everything was used: memory is reserved at the start and becomes resident when it is
+ * first touched, so a young server holds less and an idle one this much. requests is a bound that only live ones use.
  *
  * What may be used is a fraction of what is available. A length that was asked for is kept or refused; one that was not is
  * the model's own, cut to what fits. Blocks: room for every sequence at full length if that fits, else what is left, but
  * at least one full sequence, which is what the scheduler's promise of progress rests on.
  *
  * A refusal looks for the flag that helps by planning again with a smaller (or larger) value: context, sequences, rows,
- * fraction, in this order. */
+ * fraction, in this order. plan_show.c writes plans out. */
 #include "engine/plan.h"
 
+#include "backend/needs.h"
 #include "base/memory.h"
 #include "cache/block_table.h"
 #include "cache/group_memory.h"
@@ -22,6 +27,8 @@
 
 enum { DEFAULT_SEQS = 8, DEFAULT_ROWS = 512, DEFAULT_BLOCK = 16, DEFAULT_WAITING = 128 };
 enum { MIN_OUTPUTS = 64 }; /* so that scoring a prompt does not crawl */
+/* Measured: what is touched of a thread's stack; a front worker's buffers; the program, its libraries and heap. */
+enum { STACK_BYTES = 64 << 10, FRONT_BYTES = 512 << 10, PROGRAM_BYTES = 10 << 20 };
 enum { MIN_LENGTH = 256 }; /* a shorter context is not proposed, nor chosen unless the model has no more */
 
 static const size_t MB = (size_t)1 << 20;
@@ -74,7 +81,38 @@ static size_t request_share(Plan *p, const PlanInput *in)
     return p->engine.max_request_bytes = bytes;
 }
 
-/* Everything but the blocks, for the length and options in p->engine. */
+/* What whole pages add to n groups. */
+static size_t group_pages(const CacheGroup *groups, int n, const EngineOptions *o)
+{
+    CacheShape shape = { o->max_num_seqs, o->n_blocks, o->block_size };
+    size_t sum = 0;
+    for (int i = 0; i < n; i++) {
+        size_t bytes = group_bytes(&groups[i], &shape);
+        sum += backend_held(bytes) - bytes;
+    }
+    return sum;
+}
+
+/* What whole pages add to everything, with the blocks in p->engine. */
+static size_t rounding(const Plan *p, const Needs *needs, const PlanInput *in)
+{
+    if (in->host.is_device) return 0;
+    return needs->model.page_bytes + backend_held(p->scratch_bytes) - p->scratch_bytes + backend_held(p->pass_bytes) - p->pass_bytes +
+           group_pages(needs->model.groups, needs->model.n_groups, &p->engine) +
+           group_pages(needs->drafter.groups, needs->drafter.n_groups, &p->engine);
+}
+
+static size_t host_bytes(Plan *p, const PlanHost *h)
+{
+    p->n_workers = h->n_workers;
+    if (h->is_device || h->n_workers == 0) return 0;
+    p->worker_bytes = h->worker_bytes + (size_t)h->n_workers * STACK_BYTES;
+    p->text_bytes = h->text_bytes + (size_t)h->n_fronts * FRONT_BYTES;
+    p->program_bytes = PROGRAM_BYTES;
+    return p->worker_bytes + p->text_bytes + p->program_bytes;
+}
+
+/* Everything but the blocks and pages, for the length and options in p->engine. */
 static size_t fixed_bytes(Plan *p, const Needs *needs, const PlanInput *in)
 {
     const EngineOptions *o = &p->engine;
@@ -88,7 +126,8 @@ static size_t fixed_bytes(Plan *p, const Needs *needs, const PlanInput *in)
                                                 groups_slot_bytes(needs->drafter.groups, needs->drafter.n_groups));
     p->table_bytes = block_table_bytes(&shape);
     p->request_bytes = request_share(p, in);
-    return p->weight_bytes + p->scratch_bytes + p->drafter_bytes + p->pass_bytes + p->state_bytes + p->table_bytes + p->request_bytes;
+    return p->weight_bytes + p->scratch_bytes + p->drafter_bytes + p->pass_bytes + p->state_bytes + p->table_bytes +
+           host_bytes(p, &in->host) + p->request_bytes;
 }
 
 /* Blocks for the length in p->engine, as many as are wanted and fit; false when not even one sequence fits. */
@@ -104,11 +143,16 @@ static bool fit_blocks(Plan *p, const Needs *needs, const PlanInput *in)
                      groups_block_bytes(needs->drafter.groups, needs->drafter.n_groups, o->block_size);
     o->n_blocks = (int32_t)wanted;
     size_t fixed = fixed_bytes(p, needs, in);
-    size_t left = p->budget_bytes > fixed ? p->budget_bytes - fixed : 0;
+    p->page_bytes = rounding(p, needs, in);
+    size_t most = fixed + p->page_bytes; /* other blocks end on other pages: up to 2 MB more a group */
+    if (!in->host.is_device) most += (size_t)(needs->model.n_groups + needs->drafter.n_groups) * 2 * MB;
+    size_t left = p->budget_bytes > most ? p->budget_bytes - most : 0;
     int64_t room = (int64_t)(left / (p->block_bytes ? p->block_bytes : 1)) - 1; /* one is the dump block */
     if (!in->engine.n_blocks) o->n_blocks = (int32_t)larger(smaller(wanted, room), least);
     p->token_cache_bytes = ((size_t)o->n_blocks + 1) * p->block_bytes;
-    p->total_bytes = fixed + p->token_cache_bytes;
+    p->page_bytes = rounding(p, needs, in);
+    p->total_bytes = fixed + p->token_cache_bytes + p->page_bytes;
+    p->lasting_bytes = p->total_bytes - p->request_bytes;
     return o->n_blocks >= least && p->total_bytes <= p->budget_bytes;
 }
 
@@ -269,36 +313,4 @@ Status plan_make(Plan *out, const PlanInput *input, Error *err)
     if (!(in.memory_fraction > 0)) in.memory_fraction = 0.9;
     Status s = plan_try(out, &in, &needs, &fits, err);
     return s || fits ? s : refuse(&in, out, &needs, err);
-}
-
-/* ---- showing ---- */
-
-static void line(Buf *out, const char *what, size_t bytes, const char *how)
-{
-    buf_printf(out, "  %-22s %10.1f MB  %s\n", what, (double)bytes / (double)MB, how);
-}
-
-void plan_text(const Plan *p, Buf *out)
-{
-    char how[128];
-    const EngineOptions *o = &p->engine;
-    line(out, "weights", p->weight_bytes, "");
-    snprintf(how, sizeof how, "passes of up to %d rows", p->limits.max_rows);
-    line(out, "scratch", p->scratch_bytes, how);
-    if (p->drafter_bytes) line(out, "drafter", p->drafter_bytes, "weights and books; its caches are below");
-    snprintf(how, sizeof how, "logits of up to %d rows, drafters' features", p->limits.max_outputs);
-    line(out, "batch", p->pass_bytes, how);
-    snprintf(how, sizeof how, "%d blocks of %d tokens, %.1f KB each", o->n_blocks, o->block_size,
-             (double)p->block_bytes / 1024);
-    line(out, "token caches", p->token_cache_bytes, how);
-    snprintf(how, sizeof how, "%d sequences", o->max_num_seqs);
-    line(out, "states", p->state_bytes, how);
-    line(out, "block tables", p->table_bytes, "");
-    snprintf(how, sizeof how, "up to %d waiting and %d running", o->max_waiting, o->max_num_seqs);
-    line(out, "requests", p->request_bytes, how);
-    snprintf(how, sizeof how, "of %.1f MB: %.0f %% of %.1f MB available", (double)p->budget_bytes / (double)MB,
-             p->memory_fraction * 100, (double)p->available_bytes / (double)MB);
-    line(out, "total", p->total_bytes, how);
-    buf_printf(out, "  context of %d tokens a request, %lld tokens of cache in all\n", o->max_model_len,
-               (long long)o->n_blocks * o->block_size);
 }

@@ -6,15 +6,19 @@
  * by the same stack_close as a whole one. */
 #include "engine/stack.h"
 
+#include "backend/needs.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/trim.h"
 #include "engine/engine_impl.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { MAX_TEMPLATE_BYTES = 1 << 20 };
+enum { N_FRONTS = 3 }; /* front workers that the server has by default */
 
 static void set_stage(StackProgress *p, const char *stage)
 {
@@ -109,6 +113,27 @@ static ModelOptions model_options(const StackOptions *o)
     return (ModelOptions){ .dtype = o->dtype, .load_format = o->load_format, .sampler_version = SAMPLER_VERSION };
 }
 
+/* The compiled tokenizer is a little smaller than its source; a model in one file carries its own. */
+static size_t text_bytes(const char *dir)
+{
+    static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "chat_template.jinja" };
+    char path[4096 + 32];
+    size_t sum = 0;
+    for (int i = 0; i < COUNT(names); i++) {
+        struct stat st;
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        if (stat(path, &st) == 0) sum += (size_t)st.st_size;
+    }
+    return sum;
+}
+
+static PlanHost plan_host(const StackOptions *o, const char *dir)
+{
+    PlanHost h = { .is_device = o->on_device, .text_bytes = text_bytes(dir), .n_fronts = N_FRONTS };
+    h.worker_bytes = backend_own_bytes(&o->backend, &h.n_workers);
+    return h;
+}
+
 static PlanInput plan_input(const StackOptions *o, const char *dir)
 {
     PlanInput in = { .dir = dir, .model = model_options(o), .memory_fraction = o->memory_fraction,
@@ -121,6 +146,7 @@ static PlanInput plan_input(const StackOptions *o, const char *dir)
                                  .draft_nodes = o->drafter ? o->draft_nodes : 0,
                                  .draft_depth = o->draft_depth };
     in.drafter = drafter_needs(o->drafter);
+    in.host = plan_host(o, dir);
     return in;
 }
 
@@ -233,6 +259,7 @@ static Status open_all(Stack *s, const StackOptions *o, StackProgress *progress,
     if (!status) status = backend_open(&s->backend, &o->backend, err);
     if (status) return status;
     StackOptions sized = *o;
+    sized.on_device = backend_available(s->backend) > 0;
     if (!o->available_bytes) sized.available_bytes = backend_available(s->backend);
     status = make_plan(&sized, s->model_dir, &shape, &plan, err);
     if (status) return status;
@@ -256,6 +283,7 @@ Status stack_open(Stack *s, const StackOptions *options, StackProgress *progress
         stack_close(s);
         return status;
     }
+    mem_trim();
     set_stage(progress, "ready");
     return OK;
 }

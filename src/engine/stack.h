@@ -24,6 +24,7 @@ typedef struct StackOptions {
     int32_t       max_num_seqs, max_num_batched_tokens, block_size; /* 0 = defaults 8, 512, 16 */
     double        memory_fraction; /* of MemAvailable, or of the device's memory, that the plan may use; 0 = 0.9 */
     uint64_t      available_bytes; /* 0 = ask the machine, or the device when a stack is opened on one */
+    bool          on_device;       /* that is a device's memory: the plan counts nothing of the host's; set by stack_open */
     int32_t       max_waiting;     /* 0 = 128 */
     SpeculativeConfig speculation; /* what to open as a drafter; all 0 = none */
     Drafter      *drafter;         /* tests: this one instead, handed over on success */

@@ -224,7 +224,9 @@ Status dflash_needs(const char *dir, const ModelInfo *target, const DflashSetup 
     Status s = open_file(&file, dir, setup, &owned, err);
     if (!s && (s = prepare(n, &file, target, NULL, setup, err)) != OK) error_prefix(err, "%s", dir);
     if (!s) {
-        *out = (DflashNeeds){ .weight_bytes = weights_bytes(&n->decoder.weights), .scratch_bytes = place(n, NULL),
+        *out = (DflashNeeds){ .weight_bytes = weights_bytes(&n->decoder.weights),
+                              .page_bytes = weights_held(&n->decoder.weights) - weights_bytes(&n->decoder.weights),
+                              .scratch_bytes = place(n, NULL),
                               .group = dflash_group(n), .n_taps = n->config.n_taps,
                               .is_second = n->config.conv_kernel > 0 };
     }

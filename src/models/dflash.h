@@ -62,6 +62,7 @@ typedef struct DflashNeeds {
     CacheGroup group;
     int32_t    n_taps;
     bool       is_second; /* DFlash 2: chains only */
+    size_t     page_bytes; /* as ModelNeeds has them */
 } DflashNeeds;
 Status dflash_needs(const char *dir, const ModelInfo *target, const DflashSetup *setup, DflashNeeds *out, Error *err);
 

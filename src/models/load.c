@@ -10,6 +10,7 @@
 #include "models/weights.h"
 
 #include "base/fmath.h"
+#include "backend/needs.h"
 #include "base/memory.h"
 
 #include <stdatomic.h>
@@ -83,6 +84,16 @@ size_t weights_bytes(const WeightList *list)
     for (int i = 0; i < list->n; i++) {
         const WeightItem *item = &list->items[i];
         if (item->matrix) bytes += weight_bytes(item->shape[0], item->shape[1], &item->contract);
+    }
+    return bytes;
+}
+
+size_t weights_held(const WeightList *list)
+{
+    size_t bytes = backend_held(vectors_bytes(list));
+    for (int i = 0; i < list->n; i++) {
+        const WeightItem *item = &list->items[i];
+        if (item->matrix) bytes += backend_held(weight_bytes(item->shape[0], item->shape[1], &item->contract));
     }
     return bytes;
 }

@@ -61,6 +61,7 @@ Status model_info(const char *dir, const ModelOptions *options, ModelConfig *con
 /* From the headers alone, nothing allocated: for the plan. */
 typedef struct ModelNeeds {
     size_t weight_bytes, scratch_bytes;
+    size_t page_bytes; /* what weights hold beyond weight_bytes, as they lie in whole pages of main memory */
     int    n_groups;
     CacheGroup groups[MAX_GROUPS];
 } ModelNeeds;

@@ -87,7 +87,8 @@ Status mtp_needs(const ModelInfo *target, int32_t max_rows, int32_t max_outputs,
     Mtp *m;
     Status s = mtp_new(&m, target, max_rows, max_outputs, err);
     if (!s) s = weights_check_part(&m->decoder.weights, "mtp.", &m->decoder.config, NULL, err);
-    if (!s) *out = (MtpNeeds){ weights_bytes(&m->decoder.weights), place(m, NULL), mtp_group(m) };
+    if (!s) *out = (MtpNeeds){ weights_bytes(&m->decoder.weights), place(m, NULL), mtp_group(m),
+                               weights_held(&m->decoder.weights) - weights_bytes(&m->decoder.weights) };
     mtp_close(m);
     return s;
 }

@@ -20,6 +20,7 @@ typedef struct MtpLoad {
 typedef struct MtpNeeds {
     size_t     weight_bytes, scratch_bytes;
     CacheGroup group;
+    size_t     page_bytes; /* as ModelNeeds has them */
 } MtpNeeds;
 
 /* OK, or why this model has no module that we can run. */

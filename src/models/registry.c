@@ -217,7 +217,8 @@ Status model_needs(const char *dir, const ModelOptions *options, ModelNeeds *out
     Checkpoint *file;
     Status s = prepare(&d, &file, dir, NULL, options, err);
     if (!s) {
-        *out = (ModelNeeds){ .weight_bytes = weights_bytes(&d->weights), .scratch_bytes = d->kind->place(d, NULL) };
+        *out = (ModelNeeds){ .weight_bytes = weights_bytes(&d->weights), .scratch_bytes = d->kind->place(d, NULL),
+                              .page_bytes = weights_held(&d->weights) - weights_bytes(&d->weights) };
         out->n_groups = d->kind->groups(&d->model, out->groups);
         if (config) *config = d->config;
     }

@@ -66,6 +66,8 @@ void weights_array(WeightList *list, float **out, int64_t a, int64_t b, int64_t 
 
 /* Memory that loading will take. */
 size_t weights_bytes(const WeightList *list);
+/* The same in whole pages: what it holds of main memory. */
+size_t weights_held(const WeightList *list);
 
 /* "model." or "model.language_model.", whichever the checkpoint uses; an error when neither has an embedding. */
 Status weights_find_prefix(ModelConfig *config, const Checkpoint *file, Error *err);

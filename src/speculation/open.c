@@ -1,6 +1,7 @@
 /* See open.h. */
 #include "speculation/open.h"
 
+#include "backend/needs.h"
 #include "base/file.h"
 #include "speculation/draft_auto.h"
 #include "speculation/draft_dflash.h"
@@ -140,7 +141,7 @@ Status speculation_decide(const SpeculationOptions *o, const ModelInfo *target, 
 
 static void add_needs(DrafterNeeds *out, size_t weights, size_t scratch, CacheGroup group)
 {
-    out->bytes += weights + scratch;
+    out->bytes += weights + backend_held(scratch);
     out->groups[out->n_groups++] = group;
 }
 
@@ -150,7 +151,7 @@ static Status add_mtp_needs(const SpeculationOptions *o, const ModelInfo *target
     MtpNeeds needs;
     Status s = drafter_mtp_needs(&options, target, &needs, err);
     if (s) return s;
-    add_needs(out, needs.weight_bytes, needs.scratch_bytes, needs.group);
+    add_needs(out, needs.weight_bytes + needs.page_bytes, needs.scratch_bytes, needs.group);
     out->wants_last_hidden = true;
     return OK;
 }
@@ -161,7 +162,7 @@ static Status add_dflash_needs(const SpeculationOptions *o, const SpeculationSha
     DflashNeeds needs;
     Status s = drafter_dflash_needs(&options, target, &needs, err);
     if (s) return s;
-    add_needs(out, needs.weight_bytes, needs.scratch_bytes, needs.group);
+    add_needs(out, needs.weight_bytes + needs.page_bytes, needs.scratch_bytes, needs.group);
     out->n_taps = needs.n_taps;
     return OK;
 }

@@ -63,6 +63,13 @@ void *pages_alloc(size_t bytes)
     return bytes < MAPPED_FROM_BYTES ? small_alloc(bytes) : mapped_alloc(bytes);
 }
 
+size_t pages_held(size_t bytes)
+{
+    size_t up;
+    if (bytes < MAPPED_FROM_BYTES || !size_add(bytes, HUGE_BYTES - 1, &up)) return bytes;
+    return up & ~(size_t)(HUGE_BYTES - 1);
+}
+
 size_t pages_bytes(void *p)
 {
     return header_of(p)->bytes;
