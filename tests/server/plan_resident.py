@@ -5,8 +5,8 @@ cache block was used), and its resident set is compared with the plan's `lasting
 
     TANDEM_BIN=build/tandem tests/server/plan_resident.py [name ...]
 
-Within 16 MB below half a gigabyte, within 3 % above. Prints a line a shape; the exit code says whether all were. Standard
-library only."""
+Within 16 MB below half a gigabyte, within 3 % above. Prints a line a shape; the exit code says whether all were. Measured with
+2 workers: nano +8.0 MB, wide +7.8, hybrid +6.7, qwen3-0.6b +5.8 (0.4 %). Standard library only."""
 import concurrent.futures
 import json
 import os
