@@ -8,7 +8,7 @@
 
 #define UNROLL _Pragma("GCC unroll 8")
 
-enum { WORDS = BLOCK / 4 };
+enum { WORDS = BLOCK / 4, AHEAD = 4096 }; /* bytes that are asked for ahead of time; past the end they are nobody's, which is no fault */
 
 /* The codes of 32 inputs, word by word. high_bits and has_table are constants in every use. */
 ALWAYS_INLINE void unpack(__m512i code[WORDS], const uint8_t *at, const int high_bits, const bool has_table, __m512i table)
@@ -118,10 +118,7 @@ ALWAYS_INLINE void panel_rows(const Weight *w, const BlockLayout *l, const uint8
         const uint8_t *codes = unit + scale_bytes;
         for (int k = 0; k < blocks; k++, block++, codes += code_bytes) {
             __m512i code[WORDS];
-            _mm_prefetch((const char *)(codes + 4096), _MM_HINT_T0);
-            _mm_prefetch((const char *)(codes + 4096 + 64), _MM_HINT_T0);
-            _mm_prefetch((const char *)(codes + 4096 + 128), _MM_HINT_T0);
-            _mm_prefetch((const char *)(codes + 4096 + 192), _MM_HINT_T0);
+            UNROLL for (int line = 0; line < 4 + high_bits; line++) _mm_prefetch((const char *)(codes + AHEAD + 64 * line), _MM_HINT_T0);
             unpack(code, codes, high_bits, has_table, table);
             Scales s = read_scales(kind, unit, k, d, dmin, global);
             UNROLL for (int r = 0; r < R; r++) {
