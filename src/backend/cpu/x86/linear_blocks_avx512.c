@@ -128,8 +128,8 @@ ALWAYS_INLINE void panel_rows(const Weight *w, const BlockLayout *l, const uint8
                 UNROLL for (int g = 0; g < n_groups; g++) {
                     int32_t sum_x = n_groups == 1 ? sums[0] + sums[1] : sums[g];
                     __m512i sum = _mm512_set1_epi32(offset * sum_x);
-                    UNROLL for (int j = g * (WORDS / n_groups); j < (g + 1) * (WORDS / n_groups); j++)
-                        sum = _mm512_dpbusd_epi32(sum, code[j], _mm512_set1_epi32(x[j]));
+                    UNROLL for (int j = 0; j < WORDS; j++)
+                        if (j * n_groups / WORDS == g) sum = _mm512_dpbusd_epi32(sum, code[j], _mm512_set1_epi32(x[j]));
                     acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(s.scale[g], scale), acc[r]);
                 }
                 if (has_min) acc[r] = _mm512_fmadd_ps(s.min, _mm512_set1_ps(rows->sum[at]), acc[r]);
