@@ -25,15 +25,6 @@ int32_t drafts_max_entries(const DrafterNeeds *drafter, const EngineOptions *opt
 
 /* ---- opening ---- */
 
-/* A drafter that names no methods has one, which can do anything. */
-static void copy_methods(Drafts *d)
-{
-    const Drafter *drafter = d->drafter;
-    d->n_methods = drafter->n_methods ? drafter->n_methods : 1;
-    d->methods[0] = (DraftMethod){ .name = drafter->name, .is_tree = true, .max_nodes = TREE_MAX_NODES, .max_depth = MAX_DEPTH - 1 };
-    for (int32_t m = 0; m < drafter->n_methods; m++) d->methods[m] = drafter->methods[m];
-}
-
 static ControllerOptions controller_options(const EngineOptions *o, const DraftMethod *methods, int32_t n)
 {
     return (ControllerOptions){ .n_slots = o->max_num_seqs, .n_methods = n, .methods = methods };
@@ -79,7 +70,7 @@ Status drafts_open(Drafts *d, Drafter *drafter, Scheduler *scheduler, const Engi
                    .scheduler = scheduler,
                    .vocab_size = vocab_size,
                    .spare = groups_spare(needs.groups, needs.n_groups) };
-    if (drafter) copy_methods(d);
+    if (drafter) d->n_methods = drafter_methods(drafter, d->methods);
     Status s = take_arrays(d) ? OK : error_set(err, ERR_NOMEM, "no memory for drafts");
     for (int32_t i = 0; !s && i < options->max_num_seqs; i++)
         s = tree_alloc(&d->trees[i], options->draft_nodes > 1 ? options->draft_nodes : 1, err);
@@ -241,7 +232,7 @@ static void switch_off(Drafts *d, int32_t family, const char *why)
 static void draft_family(Drafts *d, Stream *st, int32_t family, DraftJob *jobs, int32_t n)
 {
     Error why = { 0 };
-    int32_t n_good = 0, *n_failed_calls = &d->states[jobs[0].method].n_failed_calls;
+    int32_t n_good = 0, *n_failed_calls = &d->n_failed_calls[family];
     Status s = d->drafter->draft(d->drafter, st, jobs, n, &why);
     if (!s) snprintf(why.text, sizeof why.text, "what it proposed is no tree of known tokens within the limits");
     for (int32_t i = 0; i < n; i++) {
@@ -256,11 +247,19 @@ static void draft_family(Drafts *d, Stream *st, int32_t family, DraftJob *jobs, 
     if (*n_failed_calls >= FAILED_CALLS) switch_off(d, family, why.text);
 }
 
+/* What a request states is done whether it pays or not. */
+static bool has_stated_width(const Share *shares, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (shares[i].seq->request->g.draft_nodes) return true;
+    return false;
+}
+
 /* Thinking takes time too, which counts where passes are short: when nothing was worth a draft, some passes are plain
  * without a plan, so that plans take a hundredth of the time at most. */
 static bool is_drafted_now(Drafts *d, const Share *shares, int32_t n)
 {
-    if (d->n_unplanned > 0) {
+    if (d->n_unplanned > 0 && !has_stated_width(shares, n)) {
         d->n_unplanned--;
         return false;
     }

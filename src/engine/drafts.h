@@ -11,7 +11,6 @@
 typedef struct MethodState {
     DraftCounts counts;
     uint64_t    n_failed;      /* trees thrown away: the drafter failed, or they were no trees */
-    int32_t     n_failed_calls; /* in a row, of the method's network */
     bool        is_suspect;
 } MethodState;
 
@@ -24,6 +23,7 @@ typedef struct Drafts {
     int32_t              n_methods;
     DraftMethod          methods[MAX_METHODS]; /* the drafter's; `off` is ours */
     MethodState          states[MAX_METHODS];
+    int32_t              n_failed_calls[MAX_METHODS]; /* in a row, by family */
     Tree                *trees;     /* [max_num_seqs], one a share of the step */
     DraftWish           *wishes;    /* [max_num_seqs], as trees */
     DraftJob            *offers;    /* [max_num_seqs], as trees: a job for each that may be drafted */

@@ -108,13 +108,13 @@ static void auto_close(Drafter *d)
 
 static Status add_methods(AutoDrafter *a, int k, const Drafter *child, Error *err)
 {
-    int32_t n = child->n_methods ? child->n_methods : 1;
+    DraftMethod own[MAX_METHODS];
+    int32_t n = drafter_methods(child, own);
     if (a->face.n_methods + n > MAX_METHODS)
         return error_set(err, ERR_UNSUPPORTED, "at most %d ways of drafting are possible at once", MAX_METHODS);
     for (int32_t m = 0; m < n; m++) {
         DraftMethod *method = &a->methods[a->face.n_methods++];
-        *method = child->n_methods ? child->methods[m]
-                                   : (DraftMethod){ .name = child->name, .is_tree = true, .max_nodes = TREE_MAX_NODES, .max_depth = MAX_DEPTH - 1 };
+        *method = own[m];
         method->family = k;
     }
     a->first[k + 1] = a->face.n_methods;

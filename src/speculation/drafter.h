@@ -97,4 +97,6 @@ typedef struct DrafterNeeds {
     int32_t    n_taps;
     bool       wants_last_hidden;
 } DrafterNeeds;
+/* Its methods, of which one that names none has one that can do anything. Returns how many. */
+int32_t drafter_methods(const Drafter *d, DraftMethod out[MAX_METHODS]);
 DrafterNeeds drafter_needs(const Drafter *d); /* bytes 0: they are taken already; NULL: nothing at all */

@@ -113,6 +113,29 @@ static void test_useless_drafts_are_not(void **state)
     rig_close(&rig);
 }
 
+/* Where nothing pays, plans pause; a request that states its width is drafted in every round all the same. */
+static void test_stated_widths_do_not_wait(void **state)
+{
+    Rig rig;
+    int32_t prompt[8];
+    open_timed(&rig, (RigOptions){ .drafter = { .p_true = 0, .chain = true } }, false, 0.1, 0.2);
+    for (int is_stated = 0; is_stated < 2; is_stated++) {
+        GenerateRequest g = rig_request((uint64_t)is_stated, prompt, 8, 10);
+        g.draft_nodes = is_stated ? 5 : 0;
+        snprintf(g.draft_method, sizeof g.draft_method, "fake");
+        uint64_t before = fake_drafter_counts(rig.drafter).jobs;
+        rig.engine->step.drafts.n_unplanned = 20;
+        Request *r = rig_submit(&rig, &g);
+        rig_finish(&rig, r);
+        assert_truth(&rig, &g);
+        uint64_t n = fake_drafter_counts(rig.drafter).jobs - before;
+        if (is_stated) assert_in_range(n, 7, 8); /* a lucky guess saves a round; the last one has no room */
+        else assert_int_equal(n, 0);
+        request_close(r);
+    }
+    rig_close(&rig);
+}
+
 /* ---- drafters that die ---- */
 
 static void test_killed_drafter(void **state)
@@ -134,6 +157,28 @@ static void test_killed_drafter(void **state)
         request_close(r);
         rig_close(&rig);
     }
+}
+
+/* Failures count by network, whichever of its methods was asked; one that works in between begins the count anew. */
+static void test_failures_count_by_network(void **state)
+{
+    static const char *const methods[] = { "one", "other" };
+    Rig rig;
+    int32_t prompt[8];
+    rig_open(&rig, &(RigOptions){ .drafts = true, .engine = { .draft_nodes = 5, .draft_depth = 4 },
+                                  .drafter = { .p_fail = 1, .chain = true, .name = methods[0], .second = methods[1] } });
+    for (int i = 0; i < 2; i++) { /* six passes each, the last has no room for a draft: five calls */
+        GenerateRequest g = rig_request((uint64_t)i, prompt, 8, 7);
+        snprintf(g.draft_method, sizeof g.draft_method, "%s", methods[i]);
+        Request *r = rig_submit(&rig, &g);
+        rig_finish(&rig, r);
+        assert_truth(&rig, &g);
+        EngineStats s = engine_stats(rig.engine);
+        for (int m = 0; m < 2; m++) assert_int_equal(s.methods[m].off[0] != 0, i == 1);
+        assert_int_equal(s.failed_drafts, i ? 8 : 5);
+        request_close(r);
+    }
+    rig_close(&rig);
 }
 
 /* One that hits far less often than its kind does is pointed at; one that does its part is not. */
@@ -421,7 +466,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_good_drafts_are_used),      cmocka_unit_test(test_useless_drafts_are_not),
-        cmocka_unit_test(test_killed_drafter),            cmocka_unit_test(test_methods_mix_in_a_batch),
+        cmocka_unit_test(test_stated_widths_do_not_wait), cmocka_unit_test(test_killed_drafter),            cmocka_unit_test(test_methods_mix_in_a_batch),
+        cmocka_unit_test(test_failures_count_by_network),
         cmocka_unit_test(test_wrong_drafter_is_suspected), cmocka_unit_test(test_one_of_two_dies),           cmocka_unit_test(test_what_a_request_may_ask),
         cmocka_unit_test(test_rows_are_legal_on_their_path), cmocka_unit_test(test_law_of_drafted_draws),
     };

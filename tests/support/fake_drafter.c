@@ -18,7 +18,7 @@ typedef struct SlotMemory {
 typedef struct FakeDrafter {
     Drafter face; /* first: the two are converted into one another */
     FakeDrafterOptions options;
-    DraftMethod method;
+    DraftMethod method[2];
     FakeDrafterCounts counts;
     int32_t n_calls;
     CacheMemory memory;
@@ -228,11 +228,13 @@ Status fake_drafter_open(Drafter **out, const FakeDrafterOptions *options, Error
     if (!f) return error_set(err, ERR_NOMEM, "no memory for the fake drafter");
     f->options = *options;
     f->random = options->seed;
-    f->method = (DraftMethod){ .name = options->name ? options->name : "fake", .is_tree = true, .max_nodes = TREE_MAX_NODES,
+    f->method[0] = (DraftMethod){ .name = options->name ? options->name : "fake", .is_tree = true, .max_nodes = TREE_MAX_NODES,
                                .max_depth = MAX_DEPTH - 1, .expected_first = options->expected_first };
-    f->face = (Drafter){ .name = f->method.name,
-                         .n_methods = 1,
-                         .methods = &f->method,
+    f->method[1] = f->method[0];
+    f->method[1].name = options->second;
+    f->face = (Drafter){ .name = f->method[0].name,
+                         .n_methods = options->second ? 2 : 1,
+                         .methods = f->method,
                          .fits = fake_fits,
                          .groups = fake_groups,
                          .bind = fake_bind,

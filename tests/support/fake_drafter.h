@@ -11,7 +11,8 @@ typedef struct FakeDrafterOptions {
     double           p_true;  /* chance that a node's token is the one that will be chosen */
     double           p_fail;  /* chance that a whole draft call returns an error */
     int32_t          dies_after; /* every call behind this many returns one; 0 = none does */
-    const char      *name;    /* of its only method; NULL = "fake" */
+    const char      *name;    /* of its method; NULL = "fake" */
+    const char      *second;  /* of another one of the same family; NULL = there is none */
     float            expected_first;
     double           p_broken; /* chance that a job's tree is no proper tree */
     bool             chain;
