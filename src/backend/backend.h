@@ -84,7 +84,7 @@ void weight_put_blocks(Weight *w, int64_t first, const QuantMatrix *rows);
 /* Whether weights of this format can be computed with as they are stored, n_in inputs long. */
 bool weight_takes_blocks(QuantFormat format, int64_t n_in);
 /* Their contract. */
-Contract weight_blocks_contract(QuantFormat format, int64_t n_in, int row_parallel, DType in);
+Contract weight_blocks_contract(QuantFormat format, int64_t n_in, int row_parallel);
 
 /* One row widened to float32 (embedding lookup on the host, tests). */
 void weight_get_row(const Weight *w, int64_t row, float *out);

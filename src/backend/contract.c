@@ -18,8 +18,8 @@ Contract contract_for(MathMode mode, int64_t n_in, int row_parallel)
     return row_parallel ? cut(c, n_in, c.k_step) : c;
 }
 
-Contract contract_for_blocks(QuantFormat format, int64_t unit, int64_t n_in, int row_parallel, DType in)
+Contract contract_for_blocks(QuantFormat format, int64_t unit, int64_t n_in, int row_parallel)
 {
-    Contract c = { .mode = MATH_INT8_BLOCK, .k_step = 32, .k_chunk = 32, .k_parts = 1, .in = in, .out = DT_F32, .format = format };
+    Contract c = { .mode = MATH_INT8_BLOCK, .k_step = 32, .k_chunk = 32, .k_parts = 1, .in = DT_BF16, .out = DT_F32, .format = format };
     return row_parallel ? cut(c, n_in, unit) : c;
 }

@@ -58,5 +58,5 @@ typedef struct Numerics {
 
 /* Contract of a weight. row_parallel: o_proj, down_proj, out_proj, whose K is cut over ranks. */
 Contract contract_for(MathMode mode, int64_t n_in, int row_parallel);
-/* The same for one in stored blocks, whose inputs are rounded to `in` first. unit: inputs that cannot be parted. */
-Contract contract_for_blocks(QuantFormat format, int64_t unit, int64_t n_in, int row_parallel, DType in);
+/* The same for one in stored blocks, whose inputs are rounded to bf16 first. unit: inputs that cannot be parted. */
+Contract contract_for_blocks(QuantFormat format, int64_t unit, int64_t n_in, int row_parallel);

@@ -7,11 +7,6 @@ enum { MAX_PENDING = 4, /* 1 + log2(MAX_K_PARTS) */ GROUP = 16, LEAST_GROUP_SUMS
 
 /* ---- input rows to integers ---- */
 
-static float input_at(Tensor x, int64_t row, int64_t k)
-{
-    return x.dtype == DT_BF16 ? bf16_to_f32(tensor_bf16(x, row)[k]) : tensor_f32(x, row)[k];
-}
-
 /* One block. A block that holds something not finite gets a scale that is no number, so its outputs show it. */
 static void quantise(const float x[BLOCK], int8_t *q, float *scale, float *sum, int32_t group_sum[LEAST_GROUP_SUMS])
 {
@@ -44,7 +39,7 @@ static void quantise_rows(BlockRows *rows, Tensor x, int64_t first)
         for (int64_t b = 0; b < n_blocks; b++) {
             float wide[BLOCK];
             int64_t at = r * n_blocks + b;
-            for (int k = 0; k < BLOCK; k++) wide[k] = input_at(x, first + r, b * BLOCK + k);
+            for (int k = 0; k < BLOCK; k++) wide[k] = bf16_to_f32(tensor_bf16(x, first + r)[b * BLOCK + k]);
             quantise(wide, rows->q + at * BLOCK, rows->scale + at, rows->sum + at, rows->group_sum + at * LEAST_GROUP_SUMS);
         }
     }

@@ -35,10 +35,10 @@ bool weight_takes_blocks(QuantFormat format, int64_t n_in)
     return l && n_in > 0 && n_in % l->unit == 0;
 }
 
-Contract weight_blocks_contract(QuantFormat format, int64_t n_in, int row_parallel, DType in)
+Contract weight_blocks_contract(QuantFormat format, int64_t n_in, int row_parallel)
 {
     CHECK(weight_takes_blocks(format, n_in));
-    return contract_for_blocks(format, block_layout(format)->unit, n_in, row_parallel, in);
+    return contract_for_blocks(format, block_layout(format)->unit, n_in, row_parallel);
 }
 
 void weight_put_blocks(Weight *w, int64_t first, const QuantMatrix *rows)
