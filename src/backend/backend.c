@@ -36,6 +36,7 @@ static Status choose_variant(Backend *b, const char *mask, Error *err)
     }
     cpu_ops_fill(&b->ops, features);
     b->stream.linear_blocks = cpu_linear_blocks(features);
+    b->stream.linear_fp8 = cpu_linear_fp8(features);
     b->variant = cpu_variant_name(features);
     return OK;
 }

@@ -57,7 +57,7 @@ uint64_t backend_available(const Backend *b); /* bytes a device can still give; 
  * CPU layout: panels of WEIGHT_PANEL outputs; in a panel, k ascending; for bf16 pairs of k together:
  *   bf16   panel[n / 16][k / 2][n % 16][k % 2]
  *   f32    panel[n / 16][k][n % 16]
- *   stored blocks: cpu/blocks.h
+ *   stored blocks: cpu/blocks.h; FP8: cpu/linear_fp8.h
  * n_out is padded to whole panels with zero rows, n_in (bf16) to even with zeros. */
 enum { WEIGHT_PANEL = 16 };
 typedef struct Weight {
@@ -78,13 +78,18 @@ Status weight_alloc(Backend *b, Weight *w, int64_t n_out, int64_t n_in, Contract
  * rounding. */
 void weight_put_rows(Weight *w, int64_t first, int64_t n, const void *rows, DType source);
 
-/* The same for a weight in stored blocks: output rows first .. first + rows->n_out, of the contract's format. Separate panels
- * from separate threads. */
+/* The same for a weight that is kept as it is stored: output rows first .. first + rows->n_out, of the contract's format.
+ * Separate panels from separate threads. */
 void weight_put_blocks(Weight *w, int64_t first, const QuantMatrix *rows);
-/* Whether weights of this format can be computed with as they are stored, n_in inputs long. */
-bool weight_takes_blocks(QuantFormat format, int64_t n_in);
-/* Their contract. */
-Contract weight_blocks_contract(QuantFormat format, int64_t n_in, int row_parallel);
+/* Whether the CPU can compute with such a matrix as it is stored: by format, n_in and the groups that share scales. */
+bool weight_takes_blocks(const QuantMatrix *stored);
+/* Its contract. */
+Contract weight_blocks_contract(const QuantMatrix *stored, int row_parallel);
+/* Whether a weight of this contract is kept as it is stored. */
+static inline bool contract_is_stored(const Contract *c)
+{
+    return c->format != QUANT_NONE;
+}
 
 /* One row widened to float32 (embedding lookup on the host, tests). */
 void weight_get_row(const Weight *w, int64_t row, float *out);

@@ -21,5 +21,10 @@ Contract contract_for(MathMode mode, int64_t n_in, int row_parallel)
 Contract contract_for_blocks(QuantFormat format, int64_t unit, int64_t n_in, int row_parallel)
 {
     Contract c = { .mode = MATH_INT8_BLOCK, .k_step = 32, .k_chunk = 32, .k_parts = 1, .in = DT_BF16, .out = DT_F32, .format = format };
+    if (format == QUANT_FP8) {
+        c.mode = MATH_W8A16;
+        c.k_step = 2;
+        c.k_chunk = (uint16_t)unit;
+    }
     return row_parallel ? cut(c, n_in, unit) : c;
 }

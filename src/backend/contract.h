@@ -19,6 +19,11 @@
  *                     Integer sums are exact, so their order is free. scale and min are what decoding multiplies with and
  *                     adds: for blocks of two levels d * scale and -(dmin * min), for NVFP4 0.5 * (e4m3 * global) with
  *                     doubled codes
+ *         MATH_W8A16   k_step 2, weights as E4M3 codes and a float32 scale for each output and chunk of 128 inputs
+ *                     for each chunk of a part, ascending (the last one may be shorter), a partial sum starts at +0 and takes
+ *                     its codes, which bf16 holds exactly, by the rule of MATH_BF16; then
+ *                         acc = fma(partial, scale, acc)
+ *                     One rule for a scale of the whole tensor, of an output, and of a square of 128 x 128
  *   - parts are added as a binary tree: ((p0+p1)+(p2+p3))+((p4+p5)+(p6+p7)).
  * The engine and worker threads run with denormals-as-zero and flush-to-zero set, so that scalar code
  * and the instruction agree (numeric_mode_enter in backend.h). */
@@ -37,10 +42,10 @@ typedef enum MathMode { MATH_F32, MATH_BF16, MATH_W4A16, MATH_W8A16, MATH_W4A4, 
 typedef struct Contract {
     MathMode mode;
     uint16_t k_step;  /* inputs one accumulation takes, see above */
-    uint16_t k_chunk; /* inputs between two uses of a scale; 0 = no scales */
+    uint16_t k_chunk; /* inputs that share a scale; 0 = no scales */
     uint16_t k_parts; /* 1, 2, 4 or 8 */
     DType    in, out; /* activations are rounded once to `in`; sums leave as `out` (float32) */
-    QuantFormat format; /* of MATH_INT8_BLOCK; else QUANT_NONE */
+    QuantFormat format; /* of weights kept as they are stored; else QUANT_NONE */
 } Contract;
 
 /* Numbers that hold for a whole model. */
@@ -58,5 +63,5 @@ typedef struct Numerics {
 
 /* Contract of a weight. row_parallel: o_proj, down_proj, out_proj, whose K is cut over ranks. */
 Contract contract_for(MathMode mode, int64_t n_in, int row_parallel);
-/* The same for one in stored blocks, whose inputs are rounded to bf16 first. unit: inputs that cannot be parted. */
+/* The same for one that is kept as it is stored, whose inputs are rounded to bf16 first. unit: inputs that cannot be parted. */
 Contract contract_for_blocks(QuantFormat format, int64_t unit, int64_t n_in, int row_parallel);

@@ -237,7 +237,7 @@ void decoder_mlp(Decoder *d, Stream *st, const MlpWeights *w)
     const Ops *op = d->model.ops;
     Scratch *s = &d->scratch;
     op->rms_norm(st, s->normed, s->hidden, w->norm, d->config.rms_norm_eps);
-    bool is_dense = w->gate_proj.contract.mode != MATH_INT8_BLOCK && w->up_proj.contract.mode != MATH_INT8_BLOCK;
+    bool is_dense = !contract_is_stored(&w->gate_proj.contract) && !contract_is_stored(&w->up_proj.contract);
     if (op->linear_silu_mul && is_dense) {
         op->linear_silu_mul(st, s->product, s->normed, &w->gate_proj, &w->up_proj);
     } else {

@@ -143,8 +143,9 @@ static void shape_text(char *out, size_t size, const int64_t *shape, int n_dims)
  * them: there the numbers are decoded. */
 static void keep_blocks(WeightItem *item, const CheckpointTensor *t, MathMode mode)
 {
-    if (!item->matrix || mode != MATH_BF16 || t->columns.a || !weight_takes_blocks(t->stored.format, t->stored.n_in)) return;
-    item->contract = weight_blocks_contract(t->stored.format, t->stored.n_in, item->is_row_parallel);
+    if (!item->matrix || mode != MATH_BF16 || t->columns.a || !weight_takes_blocks(&t->stored)) return;
+    if (t->stored.format == QUANT_FP8) return;
+    item->contract = weight_blocks_contract(&t->stored, item->is_row_parallel);
 }
 
 static Status check_item(const WeightList *list, WeightItem *item, const Checkpoint *file, Error *err)

@@ -74,6 +74,9 @@ typedef struct QuantMatrix {
     int         zero_offset;         /* added to a stored GPTQ zero point, modulo 16: 1 for format "gptq", else 0 */
 } QuantMatrix;
 
+/* scales[i] as float32. */
+float quant_scale_at(const QuantMatrix *m, int64_t i);
+
 /* Row `row`, n_in numbers, to float32. */
 void quant_decode_row(const QuantMatrix *m, int64_t row, float *out);
 

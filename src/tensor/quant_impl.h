@@ -3,7 +3,6 @@
 
 #include "tensor/quant.h"
 
-float quant_scale_at(const QuantMatrix *m, int64_t i); /* scales[i] as float32; its type as in scale_type */
 
 void fp8_decode_row(const QuantMatrix *m, int64_t row, float *out);
 void nvfp4_decode_row(const QuantMatrix *m, int64_t row, float *out);

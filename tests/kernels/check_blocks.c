@@ -62,11 +62,11 @@ static Weight weight_of(Check *c, const QuantMatrix *m, int row_parallel)
 {
     Error err = { 0 };
     Weight w;
-    Contract contract = weight_blocks_contract(m->format, m->n_in, row_parallel);
+    Contract contract = weight_blocks_contract(m, row_parallel);
     const QuantGeometry *g = quant_geometry(m->format);
     int64_t half = m->n_out / 2;
     w = (Weight){ check_alloc(c, weight_bytes(m->n_out, m->n_in, &contract)), m->n_out, m->n_in, contract, .global = m->global };
-    if (!weight_takes_blocks(m->format, m->n_in)) error_set(&err, ERR_INPUT, "no kernel");
+    if (!weight_takes_blocks(m)) error_set(&err, ERR_INPUT, "no kernel");
     check_that(c, err.status == OK, "this format has a kernel");
     QuantMatrix low = *m, high = *m;
     low.n_out = half;
@@ -183,7 +183,7 @@ static void bench_format(Check *c, QuantFormat f, int64_t n_out, int64_t n_in)
 {
     static const int rows[] = { 1, 2, 4, 8, 16, 64, 512 };
     enum { MAX_MATRICES = 128, MAX_M = 512 };
-    Contract contract = weight_blocks_contract(f, n_in, 0);
+    Contract contract = weight_blocks_contract(&(QuantMatrix){ .format = f, .n_out = n_out, .n_in = n_in }, 0);
     size_t bytes = weight_bytes(n_out, n_in, &contract);
     int n = (int)(300e6 / (double)bytes) + 1;
     if (n > MAX_MATRICES) n = MAX_MATRICES;

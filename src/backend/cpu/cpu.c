@@ -1,5 +1,6 @@
 /* The table of operations of this machine: scalar first, then what its instructions allow on top. */
 #include "backend/cpu/linear_blocks.h"
+#include "backend/cpu/linear_fp8.h"
 
 #include <string.h>
 
@@ -75,6 +76,11 @@ LinearSpansFn cpu_linear_blocks(unsigned features)
     if (features & CPU_AVX512_VNNI) return blocks_avx512_vnni_spans;
 #endif
     return blocks_scalar_spans;
+}
+
+LinearSpansFn cpu_linear_fp8(unsigned features)
+{
+    return fp8_scalar_spans;
 }
 
 /* ---- names ---- */

@@ -56,7 +56,8 @@ typedef struct LinearSpan {
 
 /* Computes the outputs of some spans for all rows of x. scratch: worker_scratch(). */
 typedef void (*LinearSpansFn)(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
-LinearSpansFn cpu_linear_blocks(unsigned features); /* the best for these features */
+LinearSpansFn cpu_linear_blocks(unsigned features); /* the best for these features: MATH_INT8_BLOCK */
+LinearSpansFn cpu_linear_fp8(unsigned features);    /* MATH_W8A16 */
 
 typedef enum CpuFeature {
     CPU_FMA         = 1, /* without it an x86 is refused: fmaf would be a library call */
@@ -82,6 +83,7 @@ struct Stream {
     int       n_in_use; /* of them, see stream_use_workers() */
     char     *scratch;  /* [workers][WORKER_SCRATCH_BYTES] */
     LinearSpansFn linear_blocks; /* linear over weights in stored blocks */
+    LinearSpansFn linear_fp8;
     RowCounts counts;
 };
 

@@ -130,18 +130,22 @@ static int64_t share_at(int64_t n_panels, int job, int worker, int n_workers)
 static void run_share(void *arg, int worker, int n_workers)
 {
     const Spread *s = arg;
-    LinearSpan spans[LINEAR_MAX_JOBS], blocks[LINEAR_MAX_JOBS];
-    int n_spans = 0, n_blocks = 0;
+    LinearSpan dense[LINEAR_MAX_JOBS], blocks[LINEAR_MAX_JOBS], fp8[LINEAR_MAX_JOBS];
+    int n_dense = 0, n_blocks = 0, n_fp8 = 0;
     for (int j = 0; j < s->n_jobs; j++) {
         const Weight *w = s->jobs[j].weight;
         int64_t n = weight_panels(w);
         int64_t first = share_at(n, j, worker, n_workers), end = share_at(n, j, worker + 1, n_workers);
         if (first >= end) continue;
-        if (w->contract.mode == MATH_INT8_BLOCK) blocks[n_blocks++] = (LinearSpan){ &s->jobs[j], first, end };
-        else spans[n_spans++] = (LinearSpan){ &s->jobs[j], first, end };
+        LinearSpan span = { &s->jobs[j], first, end };
+        if (w->contract.mode == MATH_INT8_BLOCK) blocks[n_blocks++] = span;
+        else if (w->contract.mode == MATH_W8A16) fp8[n_fp8++] = span;
+        else dense[n_dense++] = span;
     }
-    if (n_spans) s->fn(spans, n_spans, s->x, worker_scratch(s->stream, worker));
-    if (n_blocks) s->stream->linear_blocks(blocks, n_blocks, s->x, worker_scratch(s->stream, worker));
+    void *scratch = worker_scratch(s->stream, worker);
+    if (n_dense) s->fn(dense, n_dense, s->x, scratch);
+    if (n_blocks) s->stream->linear_blocks(blocks, n_blocks, s->x, scratch);
+    if (n_fp8) s->stream->linear_fp8(fp8, n_fp8, s->x, scratch);
 }
 
 void linear_spread(Stream *st, Tensor x, const LinearJob *jobs, int n_jobs, LinearSpansFn fn)

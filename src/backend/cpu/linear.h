@@ -6,7 +6,7 @@
 enum { LINEAR_MAX_JOBS = 8 };
 
 /* linear as one function per worker: counts rows, cuts the panels of every job into even, contiguous shares. Jobs whose
- * weights are stored blocks go to the stream's function for them, the others to fn. */
+ * weights are kept as stored go to the stream's functions for them, the others to fn. */
 void linear_spread(Stream *st, Tensor x, const LinearJob *jobs, int n_jobs, LinearSpansFn fn);
 
 /* linear_silu_mul: panels [first, end) of gate and up, their products to the same columns of out. */

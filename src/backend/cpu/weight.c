@@ -13,6 +13,7 @@
 
 #include "backend/cpu/blocks.h"
 #include "backend/cpu/first_touch.h"
+#include "backend/cpu/linear_fp8.h"
 #include "backend/cpu/processors.h"
 #include "backend/device.h"
 #include "base/memory.h"
@@ -29,25 +30,29 @@ static int64_t words_of(const Weight *w)
     return w->contract.mode == MATH_BF16 ? (w->n_in + 1) / 2 : w->n_in;
 }
 
-bool weight_takes_blocks(QuantFormat format, int64_t n_in)
+bool weight_takes_blocks(const QuantMatrix *stored)
 {
-    const BlockLayout *l = block_layout(format);
-    return l && n_in > 0 && n_in % l->unit == 0;
+    if (stored->format == QUANT_FP8) return fp8_takes(stored);
+    const BlockLayout *l = block_layout(stored->format);
+    return l && stored->n_in > 0 && stored->n_in % l->unit == 0;
 }
 
-Contract weight_blocks_contract(QuantFormat format, int64_t n_in, int row_parallel)
+Contract weight_blocks_contract(const QuantMatrix *stored, int row_parallel)
 {
-    CHECK(weight_takes_blocks(format, n_in));
-    return contract_for_blocks(format, block_layout(format)->unit, n_in, row_parallel);
+    CHECK(weight_takes_blocks(stored));
+    int64_t unit = stored->format == QUANT_FP8 ? FP8_CHUNK : block_layout(stored->format)->unit;
+    return contract_for_blocks(stored->format, unit, stored->n_in, row_parallel);
 }
 
 void weight_put_blocks(Weight *w, int64_t first, const QuantMatrix *rows)
 {
-    blocks_put_rows(w, first, rows);
+    if (rows->format == QUANT_FP8) fp8_put_rows(w, first, rows);
+    else blocks_put_rows(w, first, rows);
 }
 
 size_t weight_bytes(int64_t n_out, int64_t n_in, const Contract *c)
 {
+    if (c->mode == MATH_W8A16) return (size_t)(round_up(n_out, WEIGHT_PANEL) / WEIGHT_PANEL) * fp8_panel_bytes(n_in);
     if (c->mode == MATH_INT8_BLOCK) {
         const BlockLayout *l = block_layout(c->format);
         return (size_t)round_up(n_out, WEIGHT_PANEL) / WEIGHT_PANEL * (size_t)(n_in / l->unit) * block_unit_bytes(l);
@@ -61,8 +66,8 @@ Status weight_alloc(Backend *b, Weight *w, int64_t n_out, int64_t n_in, Contract
     Device *device;
     const DeviceModule *module = backend_module(b, &device);
     *w = (Weight){ NULL, n_out, n_in, c, .global = 1 };
-    if (c.mode == MATH_INT8_BLOCK ? module != NULL : c.mode != MATH_BF16 && c.mode != MATH_F32)
-        return error_set(err, ERR_UNSUPPORTED, "this version computes with %s weights only", module ? "bf16 and float32" : "bf16, float32 and block");
+    if (module && contract_is_stored(&c))
+        return error_set(err, ERR_UNSUPPORTED, "this version computes with bf16 and float32 weights only on a device");
     size_t bytes = weight_bytes(n_out, n_in, &c);
     if (module) {
         w->device = b;
@@ -221,8 +226,9 @@ void weight_put_rows(Weight *w, int64_t first, int64_t n, const void *rows, DTyp
 
 void weight_get_row(const Weight *w, int64_t row, float *out)
 {
-    if (w->contract.mode == MATH_INT8_BLOCK) {
-        blocks_get_row(w, row, out);
+    if (contract_is_stored(&w->contract)) {
+        if (w->contract.mode == MATH_W8A16) fp8_get_row(w, row, out);
+        else blocks_get_row(w, row, out);
         return;
     }
     if (w->device) {
