@@ -80,6 +80,9 @@ LinearSpansFn cpu_linear_blocks(unsigned features)
 
 LinearSpansFn cpu_linear_fp8(unsigned features)
 {
+#if defined(__x86_64__)
+    if ((features & CPU_AVX512_BF16) && (features & CPU_AVX512_VBMI)) return fp8_avx512_bf16_spans;
+#endif
     return fp8_scalar_spans;
 }
 
@@ -97,10 +100,10 @@ static const struct Variant {
     { "neon", CPU_FMA | CPU_NEON },
 };
 
-/* Integer dot products come along with the wide registers where the machine has them. */
+/* Integer dot products and lookups in bytes come along with the wide registers where the machine has them. */
 static unsigned allowed_by(const struct Variant *v)
 {
-    return v->needs & CPU_AVX512 ? v->needs | CPU_AVX512_VNNI : v->needs;
+    return v->needs & CPU_AVX512 ? v->needs | CPU_AVX512_VNNI | CPU_AVX512_VBMI : v->needs;
 }
 
 unsigned cpu_mask_features(const char *mask, unsigned features, bool *ok)

@@ -66,6 +66,7 @@ typedef enum CpuFeature {
     CPU_AVX512_BF16 = 8,
     CPU_NEON        = 16,
     CPU_AVX512_VNNI = 32,
+    CPU_AVX512_VBMI = 64,
 } CpuFeature;
 unsigned cpu_features(void); /* of this machine, unmasked */
 void     cpu_ops_fill(Ops *ops, unsigned features);

@@ -15,6 +15,7 @@ unsigned cpu_features(void)
         f |= CPU_AVX512;
         if (__builtin_cpu_supports("avx512bf16")) f |= CPU_AVX512_BF16;
         if (__builtin_cpu_supports("avx512vnni")) f |= CPU_AVX512_VNNI;
+        if (__builtin_cpu_supports("avx512vbmi")) f |= CPU_AVX512_VBMI;
     }
     return f;
 }
