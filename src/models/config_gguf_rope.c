@@ -22,7 +22,7 @@ static Status read_factors(Factors *f, const Gguf *g, Error *err)
         return error_set(err, ERR_UNSUPPORTED, "%s: tensor rope_freqs.weight is no short list of F32 numbers",
                          gguf_path(g));
     f->n = (int)t->shape[0];
-    return gguf_read(g, t->offset, f->by, (size_t)t->bytes, err);
+    return gguf_read(g, t->part, t->offset, f->by, (size_t)t->bytes, err);
 }
 
 /* The settings of c give these factors, as exactly as two float32 formulas for them agree. */

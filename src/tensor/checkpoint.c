@@ -5,6 +5,7 @@
  * Always after open: names are unique, and every part lies inside its file. */
 #include "tensor/checkpoint_impl.h"
 #include "base/memory.h"
+#include "tensor/data_file.h"
 
 #include <stdlib.h>
 
@@ -170,7 +171,7 @@ int64_t checkpoint_stored(const CheckpointOrder *o, int64_t i)
 Status checkpoint_read(const Checkpoint *c, const CheckpointPart *part, uint64_t first, void *out, size_t n, Error *err)
 {
     CHECK(first <= part->bytes && n <= part->bytes - first);
-    if (c->gguf) return gguf_read(c->gguf, part->offset + first, out, n, err);
+    if (c->gguf) return gguf_read(c->gguf, part->file, part->offset + first, out, n, err);
     SafetensorsEntry e = { .shard = part->file, .offset = part->offset, .bytes = part->bytes };
     return safetensors_read(c->st, &e, first, out, n, err);
 }
@@ -198,27 +199,124 @@ Status checkpoint_read_rows(const Checkpoint *c, const CheckpointTensor *t, int6
     return s;
 }
 
-/* The parts of the rows to be decoded, in memory. */
+/* ---- past the page cache ---- */
+
+size_t checkpoint_stage_room(size_t n)
+{
+    return data_file_room(n);
+}
+
+Status checkpoint_stage(const Checkpoint *c, const CheckpointPart *part, uint64_t first, size_t n, void *staging,
+                        void **at, Error *err)
+{
+    CHECK(first <= part->bytes && n <= part->bytes - first);
+    if (c->gguf) return gguf_stage(c->gguf, part->file, part->offset + first, n, staging, at, err);
+    SafetensorsEntry e = { .shard = part->file, .offset = part->offset, .bytes = part->bytes };
+    return safetensors_stage(c->st, &e, first, n, staging, at, err);
+}
+
+/* Rows in another order: staging holds them in ours in front, and behind that what was read. */
+static size_t turned_bytes(const CheckpointTensor *t, int64_t n)
+{
+    size_t bytes = (size_t)n * quant_row_bytes(t->stored.format, t->stored.n_in);
+    return t->rows.a ? (bytes + DATA_FILE_PAGE - 1) / DATA_FILE_PAGE * DATA_FILE_PAGE : 0;
+}
+
+size_t checkpoint_stage_rows_room(const CheckpointTensor *t, int64_t n)
+{
+    size_t bytes = (size_t)n * quant_row_bytes(t->stored.format, t->stored.n_in);
+    return turned_bytes(t, n) + data_file_room(t->rows.a ? 2 * bytes : bytes);
+}
+
+/* From the first to behind the last of the stored rows that these rows of ours are. */
+static void span_of_rows(const CheckpointOrder *o, int64_t first, int64_t n, int64_t *low, int64_t *end)
+{
+    *low = INT64_MAX;
+    *end = 0;
+    for (int64_t i = first; i < first + n; i++) {
+        int64_t at = checkpoint_stored(o, i);
+        if (at < *low) *low = at;
+        if (at >= *end) *end = at + 1;
+    }
+}
+
+/* Heads whose rows lie between each other: all at once, then each to its place. */
+static Status stage_span(const Checkpoint *c, const CheckpointTensor *t, int64_t first, int64_t n, int64_t low,
+                         int64_t end, char *staging, Error *err)
+{
+    const size_t row_bytes = quant_row_bytes(t->stored.format, t->stored.n_in);
+    void *span;
+    Status s = checkpoint_stage(c, &t->codes, (uint64_t)low * row_bytes, (size_t)(end - low) * row_bytes,
+                                staging + turned_bytes(t, n), &span, err);
+    for (int64_t i = 0; !s && i < n; i++)
+        memcpy(staging + (size_t)i * row_bytes,
+               (char *)span + (size_t)(checkpoint_stored(&t->rows, first + i) - low) * row_bytes, row_bytes);
+    return s;
+}
+
+/* Heads far apart: run by run. */
+static Status stage_runs(const Checkpoint *c, const CheckpointTensor *t, int64_t first, int64_t n, char *staging,
+                         Error *err)
+{
+    const size_t row_bytes = quant_row_bytes(t->stored.format, t->stored.n_in);
+    Status s = OK;
+    for (int64_t done = 0, run; !s && done < n; done += run) {
+        void *rows;
+        run = run_of_rows(&t->rows, first + done, n - done);
+        s = checkpoint_stage(c, &t->codes, (uint64_t)checkpoint_stored(&t->rows, first + done) * row_bytes,
+                             (size_t)run * row_bytes, staging + turned_bytes(t, n), &rows, err);
+        if (!s) memcpy(staging + (size_t)done * row_bytes, rows, (size_t)run * row_bytes);
+    }
+    return s;
+}
+
+Status checkpoint_stage_rows(const Checkpoint *c, const CheckpointTensor *t, int64_t first, int64_t n, void *staging,
+                             void **at, Error *err)
+{
+    CHECK(quant_geometry(t->stored.format)->in_rows);
+    const size_t row_bytes = quant_row_bytes(t->stored.format, t->stored.n_in);
+    if (!t->rows.a)
+        return checkpoint_stage(c, &t->codes, (uint64_t)first * row_bytes, (size_t)n * row_bytes, staging, at, err);
+    int64_t low, end;
+    span_of_rows(&t->rows, first, n, &low, &end);
+    *at = staging;
+    return end - low <= 2 * n ? stage_span(c, t, first, n, low, end, staging, err)
+                              : stage_runs(c, t, first, n, staging, err);
+}
+
+/* ---- decoding ---- */
+
+/* The parts of the rows to be decoded, in memory: pieces that begin on a page, and where in them the bytes are. */
 typedef struct Loaded {
     QuantMatrix m;
-    void       *codes, *scales, *zeros, *groups;
+    void       *piece[4];
+    int         n;
 } Loaded;
 
 static void loaded_free(Loaded *l)
 {
-    mem_free(l->codes);
-    mem_free(l->scales);
-    mem_free(l->zeros);
-    mem_free(l->groups);
+    for (int i = 0; i < l->n; i++) mem_free(l->piece[i]);
 }
 
-static Status load_part(const Checkpoint *c, const CheckpointPart *part, uint64_t first, uint64_t n, void **out,
-                        Error *err)
+/* Staging of so many bytes, the first page of it. */
+static char *add_piece(Loaded *l, size_t room)
 {
+    char *p = l->piece[l->n] = mem_realloc(NULL, room + DATA_FILE_PAGE);
+    if (!p) return NULL;
+    l->n++;
+    return p + (-(uintptr_t)p & (DATA_FILE_PAGE - 1));
+}
+
+static Status load_part(const Checkpoint *c, const CheckpointPart *part, uint64_t first, uint64_t n, Loaded *l,
+                        const void **out, Error *err)
+{
+    void *at;
     if (n == 0) return OK;
-    *out = mem_realloc(NULL, n);
-    if (!*out) return error_set(err, ERR_NOMEM, "no memory for %llu bytes of %s", (unsigned long long)n, c->path);
-    return checkpoint_read(c, part, first, *out, n, err);
+    char *staging = add_piece(l, checkpoint_stage_room(n));
+    if (!staging) return error_set(err, ERR_NOMEM, "no memory for %llu bytes of %s", (unsigned long long)n, c->path);
+    Status s = checkpoint_stage(c, part, first, n, staging, &at, err);
+    *out = at;
+    return s;
 }
 
 /* Rows [first, first + n) of a format whose rows lie together: their codes, and the scales that they use. */
@@ -228,24 +326,25 @@ static Status load_rows(const Checkpoint *c, const CheckpointTensor *t, int64_t 
     const int64_t first_group = first / group, end_group = (first + n + group - 1) / group;
     const int64_t n_groups = (t->stored.n_out + group - 1) / group;
     const uint64_t group_bytes = t->scales.bytes / (uint64_t)n_groups;
-    const size_t row_bytes = quant_row_bytes(t->stored.format, t->stored.n_in);
+    void *codes;
     l->m = t->stored;
     l->m.n_out = n;
-    l->codes = mem_alloc_array((size_t)n, row_bytes);
-    if (!l->codes) return error_set(err, ERR_NOMEM, "no memory for %lld rows of tensor %s", (long long)n, t->name);
-    Status s = checkpoint_read_rows(c, t, first, n, l->codes, err);
+    char *staging = add_piece(l, checkpoint_stage_rows_room(t, n));
+    if (!staging) return error_set(err, ERR_NOMEM, "no memory for %lld rows of tensor %s", (long long)n, t->name);
+    Status s = checkpoint_stage_rows(c, t, first, n, staging, &codes, err);
+    l->m.codes = codes;
     if (!s) s = load_part(c, &t->scales, (uint64_t)first_group * group_bytes,
-                          (uint64_t)(end_group - first_group) * group_bytes, &l->scales, err);
+                          (uint64_t)(end_group - first_group) * group_bytes, l, &l->m.scales, err);
     return s;
 }
 
 static Status load_all(const Checkpoint *c, const CheckpointTensor *t, Loaded *l, Error *err)
 {
     l->m = t->stored;
-    Status s = load_part(c, &t->codes, 0, t->codes.bytes, &l->codes, err);
-    if (!s) s = load_part(c, &t->scales, 0, t->scales.bytes, &l->scales, err);
-    if (!s) s = load_part(c, &t->zeros, 0, t->zeros.bytes, &l->zeros, err);
-    if (!s) s = load_part(c, &t->groups, 0, t->groups.bytes, &l->groups, err);
+    Status s = load_part(c, &t->codes, 0, t->codes.bytes, l, &l->m.codes, err);
+    if (!s) s = load_part(c, &t->scales, 0, t->scales.bytes, l, &l->m.scales, err);
+    if (!s) s = load_part(c, &t->zeros, 0, t->zeros.bytes, l, &l->m.zeros, err);
+    if (!s) s = load_part(c, &t->groups, 0, t->groups.bytes, l, &l->m.groups, err);
     return s;
 }
 
@@ -255,13 +354,9 @@ static void turn_columns(const CheckpointOrder *o, const float *stored, int64_t 
 }
 
 /* Rows of l to float32. skip: rows of it that lie before the first one wanted. */
-static Status decode_loaded(const CheckpointTensor *t, Loaded *l, int64_t skip, int64_t n, float *out, Error *err)
+static Status decode_loaded(const CheckpointTensor *t, const Loaded *l, int64_t skip, int64_t n, float *out, Error *err)
 {
     const int64_t n_in = t->stored.n_in;
-    l->m.codes = l->codes;
-    l->m.scales = l->scales;
-    l->m.zeros = l->zeros;
-    l->m.groups = l->groups;
     Status s = quant_check(&l->m, t->name, err);
     float *row = t->columns.a ? mem_alloc_array((size_t)n_in, sizeof *row) : NULL;
     if (!s && t->columns.a && !row) s = error_set(err, ERR_NOMEM, "no memory for a row of tensor %s", t->name);

@@ -63,6 +63,15 @@ Status checkpoint_read(const Checkpoint *c, const CheckpointPart *part, uint64_t
 Status checkpoint_read_rows(const Checkpoint *c, const CheckpointTensor *t, int64_t first, int64_t n, void *out,
                             Error *err);
 
+/* The same two past the page cache, into staging that begins on a page (DATA_FILE_PAGE) and has the room that is asked for
+ * here; *at is where in it the bytes are, behind each other. What loading uses. */
+size_t checkpoint_stage_room(size_t n);
+Status checkpoint_stage(const Checkpoint *c, const CheckpointPart *part, uint64_t first, size_t n, void *staging,
+                        void **at, Error *err);
+size_t checkpoint_stage_rows_room(const CheckpointTensor *t, int64_t n);
+Status checkpoint_stage_rows(const Checkpoint *c, const CheckpointTensor *t, int64_t first, int64_t n, void *staging,
+                             void **at, Error *err);
+
 /* Our rows [first, first + n) as float32, columns in our order too, everything that quant_check() refuses refused.
  * Reads what it needs into memory of its own; AWQ and GPTQ need all of it each time, so ask for all rows of those. */
 Status checkpoint_decode_rows(const Checkpoint *c, const CheckpointTensor *t, int64_t first, int64_t n, float *out,

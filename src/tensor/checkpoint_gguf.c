@@ -133,12 +133,8 @@ static Status read_value_heads(Reader *r)
 static Status read_shapes(Reader *r)
 {
     Shapes *h = &r->shapes;
-    int64_t n_blocks = 0, n_mtp = 0, n_files = 1;
+    int64_t n_blocks = 0, n_mtp = 0;
     Status s = find_arch(r);
-    if (!s) s = gguf_get_int(r->g, "split.count", 0, MAX_COUNT, &n_files, r->err);
-    if (!s && n_files > 1)
-        s = error_set(r->err, ERR_UNSUPPORTED, "%s is one of %d files; merge them into one first", gguf_path(r->g),
-                      (int)n_files);
     if (!s) s = get_count(r, "block_count", 1, &n_blocks);
     if (!s) s = get_count(r, "nextn_predict_layers", 0, &n_mtp);
     if (!s) s = get_count(r, "attention.head_count", 1, &h->n_heads);
@@ -262,7 +258,7 @@ static Status read_global(Reader *r, const char *weight, float *global)
     if (!t) return OK;
     if (t->format != QUANT_F32 || t->bytes != sizeof *global)
         return error_set(r->err, ERR_UNSUPPORTED, "%s: tensor %s is not a single F32 scale", gguf_path(r->g), t->name);
-    Status s = gguf_read(r->g, t->offset, global, sizeof *global, r->err);
+    Status s = gguf_read(r->g, t->part, t->offset, global, sizeof *global, r->err);
     if (!s && !isfinite(*global))
         s = error_set(r->err, ERR_INPUT, "%s: tensor %s is not finite", gguf_path(r->g), t->name);
     return s;
@@ -285,7 +281,7 @@ static Status add_tensor(Reader *r, const GgufTensor *from)
     if (!t || !t->name) return error_set(r->err, ERR_NOMEM, "no memory for the list of tensors");
     set_shape(t, from);
     t->type = from->type_name;
-    t->codes = (CheckpointPart){ 0, from->offset, from->bytes };
+    t->codes = (CheckpointPart){ from->part, from->offset, from->bytes };
     t->stored.format = from->format;
     t->is_final = true;
     if (!set_order(t, &r->shapes, turn))

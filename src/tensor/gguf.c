@@ -11,6 +11,7 @@
 #include "tensor/data_file.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@ enum {
     MAX_KEYS = 1 << 16,
     MAX_TENSORS = 1 << 16,
     MAX_KEY_BYTES = 512,
+    MAX_PARTS = 1000, /* each holds a file descriptor */
     DEFAULT_ALIGNMENT = 32,
 };
 
@@ -41,6 +43,8 @@ struct Gguf {
     GgufTensor *tensors; /* sorted by place once open */
     int         n_tensors, tensors_capacity;
     int        *by_name;
+    DataFile   *parts; /* [n_parts] the others of a file in parts, number 1 on; NULL: this is all */
+    int         n_parts;
 };
 
 /* ---- tensor types ---- */
@@ -414,7 +418,7 @@ static Status read_header(Gguf *g, uint64_t n, Error *err)
     return s;
 }
 
-static Status open_checked(Gguf *g, const char *path, Error *err)
+static Status open_one(Gguf *g, const char *path, Error *err)
 {
     Status s = data_file_open(&g->file, path, err);
     for (uint64_t n = FIRST_BYTES; !s; n *= 2) {
@@ -426,6 +430,119 @@ static Status open_checked(Gguf *g, const char *path, Error *err)
     return s ? s : data_file_check_size(&g->file, err);
 }
 
+static void free_one(Gguf *g)
+{
+    data_file_close(&g->file);
+    mem_free(g->header);
+    mem_free(g->keys);
+    mem_free(g->tensors);
+    mem_free(g->by_name);
+}
+
+/* ---- files in parts ---- */
+
+/* "...-00002-of-00003.gguf": where the digits of the first number stand, and both. NULL: no such name. */
+static const char *name_of_part(const char *path, int *number, int *count)
+{
+    static const char form[] = "-#####-of-#####.gguf"; /* # is a digit */
+    size_t n = strlen(path), m = sizeof form - 1;
+    const char *at = n > m ? path + n - m : NULL;
+    for (size_t i = 0; at && i < m; i++)
+        if (form[i] == '#' ? at[i] < '0' || at[i] > '9' : at[i] != form[i]) at = NULL;
+    if (!at) return NULL;
+    *number = (int)strtol(at + 1, NULL, 10);
+    *count = (int)strtol(at + 10, NULL, 10);
+    return at + 1;
+}
+
+/* The name of another part of the same file. */
+static Status path_of_part(char out[PATH_MAX], const char *path, int number, Error *err)
+{
+    int own, count;
+    const char *digits = name_of_part(path, &own, &count);
+    int n = digits ? snprintf(out, PATH_MAX, "%.*s%05d%s", (int)(digits - path), path, number, digits + 5)
+                   : snprintf(out, PATH_MAX, "%s", path);
+    if (n > 0 && n < PATH_MAX) return OK;
+    return error_set(err, ERR_INPUT, "the path %.64s... is longer than %d bytes", path, PATH_MAX);
+}
+
+static Status check_part(const Gguf *part, int number, int count, Error *err)
+{
+    int64_t own = -1, n = 0;
+    Status s = gguf_get_int(part, "split.no", 0, MAX_PARTS, &own, err);
+    if (!s) s = gguf_get_int(part, "split.count", 0, MAX_PARTS, &n, err);
+    if (!s && (own != number || n != count))
+        s = error_set(err, ERR_INPUT, "%s says that it is part %d of %d, its name that it is part %d of %d",
+                      part->file.path, (int)own + 1, (int)n, number + 1, count);
+    return s;
+}
+
+/* Takes over the tensors and the file of a part. */
+static Status adopt_part(Gguf *g, Gguf *part, int number, Error *err)
+{
+    for (int i = 0; i < part->n_tensors; i++) {
+        if (g->n_tensors == MAX_TENSORS)
+            return error_set(err, ERR_INPUT, "%s and its parts have more than %d tensors", g->file.path, MAX_TENSORS);
+        if (!grow((void **)&g->tensors, g->n_tensors, &g->tensors_capacity, sizeof *g->tensors))
+            return error_set(err, ERR_NOMEM, "no memory for the tensors of %s", g->file.path);
+        g->tensors[g->n_tensors] = part->tensors[i];
+        g->tensors[g->n_tensors++].part = number;
+    }
+    g->parts[number - 1] = part->file;
+    part->file = (DataFile){ .fd = -1 };
+    g->n_parts = number;
+    return OK;
+}
+
+static Status add_part(Gguf *g, int number, int count, Error *err)
+{
+    char path[PATH_MAX];
+    Gguf part = { .file.fd = -1 };
+    Status s = path_of_part(path, g->file.path, number + 1, err);
+    if (!s) s = open_one(&part, path, err);
+    if (!s) s = check_part(&part, number, count, err);
+    if (!s) s = adopt_part(g, &part, number, err);
+    free_one(&part);
+    return s;
+}
+
+static Status check_whole(Gguf *g, Error *err)
+{
+    int64_t n = g->n_tensors;
+    Walk w = { .g = g, .err = err };
+    Status s = gguf_get_int(g, "split.tensors.count", 0, MAX_TENSORS, &n, err);
+    if (!s && n != g->n_tensors)
+        s = error_set(err, ERR_INPUT, "%s: its parts have %d tensors instead of %d", g->file.path, g->n_tensors, (int)n);
+    mem_free(g->by_name);
+    g->by_name = NULL;
+    return s ? s : sort_names(&w, g);
+}
+
+/* Opens what belongs to the first part. */
+static Status open_rest(Gguf *g, Error *err)
+{
+    int number = 1, named = 1;
+    int64_t count = 1;
+    Status s = gguf_get_int(g, "split.count", 0, MAX_PARTS, &count, err);
+    if (s || count <= 1) return s;
+    if (!name_of_part(g->file.path, &number, &named))
+        return error_set(err, ERR_INPUT, "%s is one of %d files, but is not called ...-00001-of-%05d.gguf as they are",
+                         g->file.path, (int)count, (int)count);
+    if ((s = check_part(g, 0, named, err)) != OK) return s;
+    g->parts = mem_alloc_array((size_t)count, sizeof *g->parts);
+    if (!g->parts) return error_set(err, ERR_NOMEM, "no memory to open %d files", (int)count);
+    for (int i = 1; !s && i < count; i++) s = add_part(g, i, (int)count, err);
+    return s ? s : check_whole(g, err);
+}
+
+static Status open_all(Gguf *g, const char *path, Error *err)
+{
+    char first[PATH_MAX];
+    Status s = path_of_part(first, path, 1, err);
+    if (!s) s = open_one(g, first, err);
+    return s ? s : open_rest(g, err);
+}
+
 Status gguf_open(Gguf **out, const char *path, Error *err)
 {
     Error own = { 0 };
@@ -433,7 +550,7 @@ Status gguf_open(Gguf **out, const char *path, Error *err)
     Gguf *g = mem_alloc(sizeof *g);
     if (!g) return error_set(err, ERR_NOMEM, "no memory to open %s", path);
     g->file.fd = -1;
-    Status s = open_checked(g, path, &own); /* a clean one: the walk asks it what went wrong */
+    Status s = open_all(g, path, &own); /* a clean one: the walk asks it what went wrong */
     if (s) {
         gguf_close(g);
         return error_set(err, s, "%s", own.text);
@@ -445,11 +562,9 @@ Status gguf_open(Gguf **out, const char *path, Error *err)
 void gguf_close(Gguf *g)
 {
     if (!g) return;
-    data_file_close(&g->file);
-    mem_free(g->header);
-    mem_free(g->keys);
-    mem_free(g->tensors);
-    mem_free(g->by_name);
+    for (int i = 0; i < g->n_parts; i++) data_file_close(&g->parts[i]);
+    mem_free(g->parts);
+    free_one(g);
     mem_free(g);
 }
 
@@ -492,9 +607,20 @@ const GgufTensor *gguf_find(const Gguf *g, const char *name)
     return NULL;
 }
 
-Status gguf_read(const Gguf *g, uint64_t offset, void *out, size_t n, Error *err)
+static DataFile *file_of(const Gguf *g, int part)
 {
-    return data_file_read(&g->file, offset, out, n, err);
+    CHECK(part >= 0 && part <= g->n_parts);
+    return part ? &g->parts[part - 1] : (DataFile *)&g->file; /* only its marks about direct reading change */
+}
+
+Status gguf_read(const Gguf *g, int part, uint64_t offset, void *out, size_t n, Error *err)
+{
+    return data_file_read(file_of(g, part), offset, out, n, err);
+}
+
+Status gguf_stage(const Gguf *g, int part, uint64_t offset, size_t n, void *staging, void **at, Error *err)
+{
+    return data_file_stage(file_of(g, part), offset, n, staging, at, err);
 }
 
 /* ---- metadata ---- */

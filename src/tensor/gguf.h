@@ -34,7 +34,8 @@ typedef struct GgufTensor {
     QuantFormat format;               /* QUANT_NONE when we cannot compute with it; an error only if it is needed */
     int         n_dims;
     int64_t     shape[GGUF_MAX_DIMS]; /* slowest first, as everywhere here: the file's order turned round */
-    uint64_t    offset, bytes;        /* absolute place in the file */
+    int         part;                 /* which file, 0 when there is one */
+    uint64_t    offset, bytes;        /* absolute place in it */
 } GgufTensor;
 
 typedef struct Gguf Gguf;
@@ -42,17 +43,20 @@ typedef struct Gguf Gguf;
 /* "....gguf", and no directory. */
 bool gguf_is_path(const char *path);
 
+/* Of a file in parts (x-00001-of-00003.gguf) any part may be named: all are opened, metadata are the first one's. */
 Status gguf_open(Gguf **out, const char *path, Error *err);
 void   gguf_close(Gguf *g);
 
-const char *gguf_path(const Gguf *g);
+const char *gguf_path(const Gguf *g); /* of the first part */
 
 int               gguf_count(const Gguf *g);
 const GgufTensor *gguf_at(const Gguf *g, int i);                /* in the order of the file's data */
 const GgufTensor *gguf_find(const Gguf *g, const char *name);   /* NULL: absent */
 
-/* Reads n bytes at an absolute offset. */
-Status gguf_read(const Gguf *g, uint64_t offset, void *out, size_t n, Error *err);
+/* Reads n bytes at an absolute offset of a part. */
+Status gguf_read(const Gguf *g, int part, uint64_t offset, void *out, size_t n, Error *err);
+/* The same past the page cache: data_file_stage(). */
+Status gguf_stage(const Gguf *g, int part, uint64_t offset, size_t n, void *staging, void **at, Error *err);
 
 /* ---- metadata ----
  *

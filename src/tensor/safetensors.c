@@ -406,3 +406,10 @@ Status safetensors_read(const Safetensors *st, const SafetensorsEntry *e, uint64
     CHECK(first <= e->bytes && n <= e->bytes - first);
     return data_file_read(&st->shard[e->shard].file, e->offset + first, out, n, err);
 }
+
+Status safetensors_stage(const Safetensors *st, const SafetensorsEntry *e, uint64_t first, size_t n, void *staging,
+                         void **at, Error *err)
+{
+    CHECK(first <= e->bytes && n <= e->bytes - first);
+    return data_file_stage(&st->shard[e->shard].file, e->offset + first, n, staging, at, err);
+}

@@ -37,6 +37,10 @@ uint64_t                safetensors_total_bytes(const Safetensors *st); /* of al
 Status safetensors_read(const Safetensors *st, const SafetensorsEntry *e, uint64_t first, void *out,
                         size_t n, Error *err);
 
+/* The same past the page cache: data_file_stage(). */
+Status safetensors_stage(const Safetensors *st, const SafetensorsEntry *e, uint64_t first, size_t n, void *staging,
+                         void **at, Error *err);
+
 /* Writes one file: entries' name, dtype, n_dims, shape; data[i] holds entry i's bytes. */
 Status safetensors_write(const char *path, const SafetensorsEntry *entries, const void *const *data,
                          int n, Error *err);

@@ -17,7 +17,7 @@ static void read_tensors(const Gguf *g)
         char last;
         CHECK(gguf_find(g, t->name) == t);
         CHECK(t->offset >= end && t->bytes > 0);
-        CHECK(gguf_read(g, t->offset + t->bytes - 1, &last, 1, &err) == OK);
+        CHECK(gguf_read(g, t->part, t->offset + t->bytes - 1, &last, 1, &err) == OK);
         end = t->offset + t->bytes;
     }
 }

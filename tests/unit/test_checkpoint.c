@@ -464,7 +464,7 @@ static void gguf_that_does_not_fit(void **state)
         { "head_count is 0", "llama", 2, 0, 8, 1, ERR_INPUT },
         { "blk.0.attn_q.weight does not have the size", "llama", 2, 3, 8, 1, ERR_INPUT },
         { "blk.0.attn_q.weight does not have the size", "llama", 2, 2, 2, 1, ERR_INPUT },
-        { "one of 2 files", "llama", 2, 2, 8, 2, ERR_UNSUPPORTED },
+        { "one of 2 files", "llama", 2, 2, 8, 2, ERR_INPUT },
         { "ssm.* describe no Gated DeltaNet", "qwen35", 2, 2, 8, 1, ERR_INPUT },
     };
     for (int i = 0; i < COUNT(cases); i++) {

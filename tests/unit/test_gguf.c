@@ -81,7 +81,7 @@ static void a_good_file_opens(void **state)
     assert_true(c->format == QUANT_NONE && c->n_dims == 1 && c->bytes == 84);
     assert_string_equal(c->type_name, "Q2_K");
     float f[3];
-    assert_int_equal(gguf_read(g, a->offset + 4, f, sizeof f, &err), OK);
+    assert_int_equal(gguf_read(g, a->part, a->offset + 4, f, sizeof f, &err), OK);
     assert_true(f[0] == 1 && f[2] == 3);
     gguf_close(g);
     gguf_close(NULL);
@@ -388,8 +388,8 @@ static void use_everything(const Gguf *g)
         const GgufTensor *t = gguf_at(g, i);
         Error err = { 0 };
         assert_ptr_equal(gguf_find(g, t->name), t);
-        assert_int_equal(gguf_read(g, t->offset, data, t->bytes < sizeof data ? t->bytes : sizeof data, &err), OK);
-        assert_int_equal(gguf_read(g, t->offset + t->bytes - 1, data, 1, &err), OK);
+        assert_int_equal(gguf_read(g, t->part, t->offset, data, t->bytes < sizeof data ? t->bytes : sizeof data, &err), OK);
+        assert_int_equal(gguf_read(g, t->part, t->offset + t->bytes - 1, data, 1, &err), OK);
     }
     static const char *const keys[] = { "general.architecture", "llama.block_count", "llama.eps",
                                         "tokenizer.ggml.add_bos_token", "tokenizer.ggml.tokens",

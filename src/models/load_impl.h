@@ -1,0 +1,43 @@
+/* Between load.c, which cuts a model's tensors into tasks and shares them out, and load_task.c, which does one. */
+#pragma once
+
+#include "models/weights.h"
+
+typedef enum LoadSource {
+    LOAD_MADE_UP, /* dummy numbers, bf16 */
+    LOAD_ROWS,    /* plain numbers as they are stored */
+    LOAD_STORED,  /* codes and scales that kernels compute with as they are */
+    LOAD_DECODED, /* float32 by checkpoint_decode_rows() */
+} LoadSource;
+
+typedef struct LoadTask {
+    const WeightItem       *item;
+    const CheckpointTensor *tensor;    /* NULL: dummy */
+    LoadSource              source;
+    DType                   dtype;     /* of numbers in staging */
+    int64_t                 first, n;  /* rows; a vector is one row */
+    size_t                  row_bytes; /* of a row in staging, without scales that lie elsewhere */
+    size_t                  scale_bytes; /* of all that belong to group_out rows, where they lie elsewhere; else 0 */
+    uint64_t                hash;      /* of what was loaded, see load_task_hash() */
+} LoadTask;
+
+/* What a task does for one loader. */
+typedef struct LoadContext {
+    const Checkpoint   *file; /* NULL: dummy */
+    Backend            *backend;
+    const ModelOptions *options;
+} LoadContext;
+
+/* What it is of one item, and how many rows make a good task of it. */
+LoadTask load_task_of(const WeightItem *item, const Checkpoint *file);
+int64_t  load_task_rows(const LoadTask *t);
+
+/* Bytes as they are stored; and bytes of staging, which begins on a page. */
+size_t load_task_bytes(const LoadTask *t);
+size_t load_task_room(const LoadTask *t);
+
+/* Reads, checks, hashes and puts into place. */
+Status load_task_run(const LoadContext *c, LoadTask *t, void *staging, Error *err);
+
+/* Numbers of an item. */
+int64_t weight_item_count(const WeightItem *item);

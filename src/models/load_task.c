@@ -1,0 +1,268 @@
+/* Loading some rows of one tensor: from the checkpoint into staging, from there into their final place.
+ *
+ *     checkpoint --past the page cache--> staging --hash, check, repack panel by panel--> weight
+ *
+ * A tensor's hash is the sum of the hashes of its panels (16 rows) and of its groups of scales, each seeded by its place, so it
+ * does not depend on the cut into tasks. A panel is repacked right after it was hashed, out of the processor's cache. */
+#include "models/load_impl.h"
+
+#include "base/fmath.h"
+#include "base/memory.h"
+
+#include <xxhash.h>
+
+enum { LOAD_CHUNK_BYTES = 4 << 20 };
+
+int64_t weight_item_count(const WeightItem *item)
+{
+    int64_t n = 1;
+    for (int i = 0; i < item->n_dims; i++) n *= item->shape[i];
+    return n;
+}
+
+/* ---- what is to be done ---- */
+
+static DType plain_dtype(QuantFormat f)
+{
+    return f == QUANT_F32 ? DT_F32 : f == QUANT_F16 ? DT_F16 : DT_BF16;
+}
+
+static LoadSource source_of(const WeightItem *item, const CheckpointTensor *t)
+{
+    if (!t) return LOAD_MADE_UP;
+    if (item->matrix && item->contract.format != QUANT_NONE) return LOAD_STORED;
+    return quant_is_plain(t->stored.format) && !t->columns.a && (item->matrix || !t->rows.a) ? LOAD_ROWS : LOAD_DECODED;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Rows that share scales of their own tensor; 1 also where scales are among the codes. */
+static int64_t group_rows(const LoadTask *t)
+{
+    return t->scale_bytes ? t->tensor->stored.group_out : 1;
+}
+
+LoadTask load_task_of(const WeightItem *item, const Checkpoint *file)
+{
+    LoadTask t = { .item = item, .tensor = file ? checkpoint_find(file, item->name) : NULL };
+    t.source = source_of(item, t.tensor);
+    t.dtype = t.source == LOAD_MADE_UP ? DT_BF16 : t.source == LOAD_ROWS ? plain_dtype(t.tensor->stored.format) : DT_F32;
+    t.n = item->matrix ? item->shape[0] : 1;
+    t.row_bytes = (size_t)(weight_item_count(item) / t.n) * dtype_bytes(t.dtype);
+    if (t.source == LOAD_STORED) {
+        const QuantMatrix *m = &t.tensor->stored;
+        t.row_bytes = quant_row_bytes(m->format, m->n_in);
+        if (t.tensor->scales.bytes)
+            t.scale_bytes = (size_t)t.tensor->scales.bytes / (size_t)ceil_div(m->n_out, m->group_out);
+    }
+    return t;
+}
+
+/* The largest multiple of `of` up to n, but at least one. */
+static int64_t whole(int64_t n, int64_t of)
+{
+    return n < of ? of : n / of * of;
+}
+
+/* Whole panels, since two threads must not write into one; whole groups of scales; of a format whose inputs are outermost,
+ * all. Turned rows take three times their room, and come in whole heads where those are small. */
+int64_t load_task_rows(const LoadTask *t)
+{
+    const CheckpointOrder *turned = t->tensor && t->tensor->rows.a ? &t->tensor->rows : NULL;
+    int64_t rows = whole(LOAD_CHUNK_BYTES / (turned ? 4 : 1) / (int64_t)t->row_bytes, WEIGHT_PANEL);
+    const int64_t group = group_rows(t), heads = turned ? turned->a * turned->b * turned->unit : 1;
+    if (t->tensor && !quant_geometry(t->tensor->stored.format)->in_rows) return t->n;
+    if (group > 1 && group < t->n) rows = whole(rows, group % WEIGHT_PANEL ? group * WEIGHT_PANEL : group);
+    if (heads % WEIGHT_PANEL == 0 && heads <= rows) rows = whole(rows, heads);
+    return rows;
+}
+
+/* Rows of the checkpoint's tensor that the task's are: a vector there may have several dimensions. */
+static int64_t stored_rows(const LoadTask *t)
+{
+    return t->item->matrix ? t->n : t->tensor->stored.n_out;
+}
+
+static int64_t first_group(const LoadTask *t)
+{
+    return t->first / group_rows(t);
+}
+
+static int64_t n_groups(const LoadTask *t)
+{
+    return t->scale_bytes ? ceil_div(t->first + t->n, group_rows(t)) - first_group(t) : 0;
+}
+
+size_t load_task_bytes(const LoadTask *t)
+{
+    return (size_t)t->n * t->row_bytes + (size_t)n_groups(t) * t->scale_bytes;
+}
+
+size_t load_task_room(const LoadTask *t)
+{
+    if (t->source == LOAD_MADE_UP || t->source == LOAD_DECODED) return (size_t)t->n * t->row_bytes;
+    return checkpoint_stage_rows_room(t->tensor, stored_rows(t)) +
+           checkpoint_stage_room((size_t)n_groups(t) * t->scale_bytes);
+}
+
+/* ---- dummy numbers ---- */
+
+/* splitmix64 (Steele, Lea, Flood, OOPSLA 2014): the i-th number of a stream without computing the others. */
+static inline uint64_t mix64(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+/* n bf16 numbers of random sign and magnitude in [2^k, 2^(k+2)): four a random word, no arithmetic in floats. */
+static void dummy_numbers(uint16_t *out, int64_t n, int k, uint64_t stream)
+{
+    uint64_t exponent = (uint64_t)(127 + k) / 2 * 2 << 7;
+    exponent *= 0x0001000100010001u;
+    for (int64_t i = 0; i < n; i += 4) {
+        uint64_t word = (mix64(stream + (uint64_t)i) & 0x80ff80ff80ff80ffu) | exponent;
+        memcpy(out + i, &word, n - i < 4 ? (size_t)(n - i) * 2 : 8);
+    }
+}
+
+/* A matrix gets numbers of about 1/sqrt(n_in), so that activations and logits stay near 1 at any depth. */
+static void dummy_task(const LoadContext *c, const LoadTask *t, uint16_t *out)
+{
+    int64_t n_row = (int64_t)t->row_bytes / 2;
+    int k = t->item->matrix ? -1 - ilogb((double)n_row) / 2 : -5;
+    uint64_t name = XXH3_64bits_withSeed(t->item->name, strlen(t->item->name), c->options->dummy_seed);
+    for (int64_t r = 0; r < t->n; r++)
+        dummy_numbers(out + r * n_row, n_row, k, mix64(name ^ (uint64_t)(t->first + r)));
+    if (t->item->vector && t->item->use == VECTOR_NORM)
+        for (int64_t i = 0; i < n_row; i++) out[i] = f32_to_bf16(1.0f + bf16_to_f32(out[i]));
+}
+
+/* ---- reading ---- */
+
+/* What is in staging. */
+typedef struct Staged {
+    const char *rows, *scales;
+} Staged;
+
+static Status stage(const LoadContext *c, const LoadTask *t, char *staging, Staged *out, Error *err)
+{
+    void *at;
+    Status s = checkpoint_stage_rows(c->file, t->tensor, t->first, stored_rows(t), staging, &at, err);
+    out->rows = at;
+    if (s || !t->scale_bytes) return s;
+    CHECK(!t->tensor->rows.a); /* scales lie in the order of rows */
+    s = checkpoint_stage(c->file, &t->tensor->scales, (uint64_t)first_group(t) * t->scale_bytes,
+                         (size_t)n_groups(t) * t->scale_bytes,
+                         staging + checkpoint_stage_rows_room(t->tensor, t->n), &at, err);
+    out->scales = at;
+    return s;
+}
+
+static Status read_task(const LoadContext *c, const LoadTask *t, void *staging, Staged *out, Error *err)
+{
+    *out = (Staged){ staging, NULL };
+    switch (t->source) {
+    case LOAD_ROWS:
+    case LOAD_STORED: return stage(c, t, staging, out, err);
+    case LOAD_DECODED: return checkpoint_decode_rows(c->file, t->tensor, t->first, stored_rows(t), staging, err);
+    default: dummy_task(c, t, staging); return OK;
+    }
+}
+
+/* ---- putting into place ---- */
+
+static Status finish_vector(const WeightItem *item, float *values, bool is_final, Error *err)
+{
+    for (int64_t i = 0, n = weight_item_count(item); i < n; i++) {
+        float stored = values[i];
+        if (item->use == VECTOR_NORM_PLUS_ONE && !is_final) values[i] = 1.0f + stored;
+        if (item->use == VECTOR_NEG_EXP && !is_final) values[i] = -f_exp(stored);
+        if (!isfinite(stored) || !isfinite(values[i]))
+            return error_set(err, ERR_INPUT, "tensor %s holds %g at index %lld, which leaves no finite weight",
+                             item->name, stored, (long long)i);
+    }
+    return OK;
+}
+
+/* Through memory of its own: its place may be on a device. */
+static Status store_vector(Backend *backend, const LoadTask *t, const void *source, Error *err)
+{
+    const WeightItem *item = t->item;
+    size_t n = (size_t)weight_item_count(item);
+    float *values = mem_alloc_array(n, sizeof *values);
+    if (!values) return error_set(err, ERR_NOMEM, "no memory to load tensor %s", item->name);
+    dtype_to_f32(values, source, t->dtype, n);
+    Status s = finish_vector(item, values, t->tensor && t->tensor->is_final, err);
+    if (!s) backend_upload(backend, *item->vector, values, n * sizeof *values);
+    mem_free(values);
+    return s;
+}
+
+/* The task's rows [at, at + n), as they are stored. */
+static QuantMatrix stored_at(const LoadTask *t, const Staged *staged, int64_t at, int64_t n)
+{
+    QuantMatrix m = t->tensor->stored;
+    m.n_out = n;
+    m.codes = staged->rows + (size_t)at * t->row_bytes;
+    m.scales = staged->scales ? staged->scales + (size_t)(at / group_rows(t)) * t->scale_bytes : NULL;
+    return m;
+}
+
+static void put_rows(const LoadTask *t, const Staged *staged, int64_t at, int64_t n)
+{
+    Weight *w = t->item->matrix;
+    if (t->source == LOAD_STORED) {
+        QuantMatrix m = stored_at(t, staged, at, n);
+        weight_put_blocks(w, t->first + at, &m);
+    } else {
+        weight_put_rows(w, t->first + at, n, staged->rows + (size_t)at * t->row_bytes, t->dtype);
+    }
+}
+
+static uint64_t hash_panel(const LoadTask *t, const Staged *staged, int64_t at, int64_t n)
+{
+    return XXH3_64bits_withSeed(staged->rows + (size_t)at * t->row_bytes, (size_t)n * t->row_bytes, (uint64_t)(t->first + at));
+}
+
+static uint64_t hash_scales(const LoadTask *t, const Staged *staged)
+{
+    uint64_t sum = 0;
+    const int64_t begins = first_group(t) * group_rows(t) == t->first ? 0 : 1; /* one begun before is the other task's */
+    for (int64_t g = begins; g < n_groups(t); g++)
+        sum += XXH3_64bits_withSeed(staged->scales + (size_t)g * t->scale_bytes, t->scale_bytes, ~(uint64_t)(first_group(t) + g));
+    return sum;
+}
+
+/* Panel by panel; a device takes them together, because every piece costs a wait. */
+static Status put_matrix(LoadTask *t, const Staged *staged, Error *err)
+{
+    if (t->source == LOAD_STORED) {
+        QuantMatrix m = stored_at(t, staged, 0, t->n);
+        Status s = quant_check(&m, t->item->name, err);
+        if (s) return s;
+    }
+    const bool is_device = t->item->matrix->device != NULL;
+    for (int64_t at = 0; at < t->n; at += WEIGHT_PANEL) {
+        int64_t n = t->n - at < WEIGHT_PANEL ? t->n - at : WEIGHT_PANEL;
+        t->hash += hash_panel(t, staged, at, n);
+        if (!is_device) put_rows(t, staged, at, n);
+    }
+    if (is_device) put_rows(t, staged, 0, t->n);
+    t->hash += hash_scales(t, staged);
+    return OK;
+}
+
+Status load_task_run(const LoadContext *c, LoadTask *t, void *staging, Error *err)
+{
+    Staged staged;
+    Status s = read_task(c, t, staging, &staged, err);
+    if (s) return s;
+    if (t->item->matrix) return put_matrix(t, &staged, err);
+    t->hash = hash_panel(t, &staged, 0, 1);
+    return store_vector(c->backend, t, staged.rows, err);
+}
