@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/backend.h"
+#include "backend/kv_layout.h"
 #include "cache/block_pool.h"
 
 typedef struct BlockTable {
@@ -32,8 +33,7 @@ int32_t block_table_blocks_for(const BlockTable *t, int32_t n_entries);
 /* Where an entry lies in every per-token group: the "store" of a row. */
 static inline int32_t block_table_store(const BlockTable *t, int32_t slot, int32_t entry)
 {
-    int32_t block = t->blocks[(size_t)slot * (size_t)t->max_blocks + (size_t)(entry / t->block_size)];
-    return block * t->block_size + entry % t->block_size;
+    return kv_store_of(t->blocks, t->max_blocks, t->block_size, slot, entry);
 }
 
 /* Pool and tables agree: every block belongs to as many slots as it has references, unused places are 0. For tests. */

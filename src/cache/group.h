@@ -10,6 +10,7 @@
 #pragma once
 
 #include "backend/batch.h"
+#include "backend/kv_layout.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,7 +24,7 @@ typedef struct CacheGroup {
     int32_t     window;           /* 0 = the whole prefix is needed to resume, else the last so many */
     int32_t     spare;            /* tentative entries behind n_committed while a tree is in flight */
     int32_t     n_layers;         /* layers that share the group's block table */
-    size_t      entry_bytes;      /* one entry of one layer, this rank */
+    size_t      entry_bytes;      /* one entry of one layer, this rank, its share of scales included */
     bool        in_prefix;        /* kept for later prompts (by block, or by snapshot if PER_SEQ) */
 } CacheGroup;
 
@@ -37,3 +38,9 @@ typedef struct CacheMemory {
     int32_t        max_blocks;    /* row length of block_table */
     const int32_t *block_table;   /* [dev][n_slots][max_blocks], block 0 is the dump block (padding) */
 } CacheMemory;
+
+/* The store of an entry of a per-token group. */
+static inline int32_t cache_store(const CacheMemory *m, int32_t slot, int32_t entry)
+{
+    return kv_store_of(m->block_table, m->max_blocks, m->block_size, slot, entry);
+}

@@ -268,12 +268,6 @@ void dflash_bind(Dflash *n, const CacheMemory *memory)
 
 /* ---- laying a pass out ---- */
 
-static int32_t store_of(const CacheMemory *m, int32_t slot, int32_t entry)
-{
-    int32_t block = m->block_table[(int64_t)slot * m->max_blocks + entry / m->block_size];
-    return block * m->block_size + entry % m->block_size;
-}
-
 /* Row j of a block whose anchor sits at `anchor`: the first and last place it sees. */
 static void lay_view(DflashView *v, const DflashBlock *block, int32_t row, int32_t j, int32_t block_size)
 {
@@ -294,7 +288,7 @@ static void lay_block(Dflash *n, const DflashBlock *block, int32_t b)
         int32_t row = first + j, *path = n->path + (int64_t)row * MAX_DEPTH;
         n->token[row] = j ? n->config.mask_id : block->anchor;
         n->seq[row] = b;
-        n->store[n->n_context + row] = store_of(&n->decoder.kv, block->slot, block->n_committed + j);
+        n->store[n->n_context + row] = cache_store(&n->decoder.kv, block->slot, block->n_committed + j);
         n->rope[n->n_context + row] = block->rope + j;
         for (int32_t i = 0; i < MAX_DEPTH; i++) path[i] = i < size ? first + i : -1;
         for (int v = 0; v < n->n_views; v++) lay_view(&n->views[v], block, row, j, size);
@@ -308,7 +302,7 @@ static void lay_out(Dflash *n, const DflashContext *context, int32_t n_context, 
     n->n_context = n_context;
     n->n_rows = n_blocks * n->block_size;
     for (int32_t i = 0; i < n_context; i++) {
-        n->store[i] = store_of(&n->decoder.kv, context[i].slot, context[i].index);
+        n->store[i] = cache_store(&n->decoder.kv, context[i].slot, context[i].index);
         n->rope[i] = context[i].rope;
     }
     for (int32_t b = 0; b < n_blocks; b++) lay_block(n, &blocks[b], b);
@@ -343,14 +337,6 @@ static void fuse(Dflash *n, Stream *st)
     op->linear(st, tensor_rows(n->scratch.features, n->n_context), &(LinearJob){ fused, &n->fc }, 1);
     op->rms_norm(st, tensor_rows(n->scratch.inputs, n->n_context), fused, n->hidden_norm,
                  n->decoder.config.rms_norm_eps);
-}
-
-static KvView kv_view(const Dflash *n, int layer)
-{
-    const Decoder *d = &n->decoder;
-    return (KvView){ .data = (char *)d->kv.data + (size_t)layer * d->kv.layer_bytes, .dtype = d->model.info.numerics.kv,
-                     .n_heads = d->config.n_kv_heads, .head_dim = d->config.head_dim, .block_size = d->kv.block_size,
-                     .max_blocks = d->kv.max_blocks, .block_table = d->kv.block_table };
 }
 
 /* Keys and values of the context's rows and the block's, into the cache. */
@@ -450,7 +436,7 @@ void dflash_pass(Dflash *n, Stream *st, const DflashContext *context, int32_t n_
     if (n_blocks) embed(n, st);
     for (int l = 0; l < n->decoder.config.n_layers; l++) {
         const DflashLayer *layer = &n->layers[l];
-        const KvView kv = kv_view(n, l);
+        const KvView kv = decoder_kv_view(&n->decoder, l);
         if (n_blocks) enter(n, st, &layer->attention_conv, layer->attention.norm, block_inputs(n));
         store_keys(n, st, &layer->attention, kv);
         if (!n_blocks) continue;

@@ -131,12 +131,12 @@ CacheGroup decoder_kv_group(const Decoder *d)
         .tokens_per_entry = 1,
         .spare = d->limits.max_uncertain_rows,
         .n_layers = d->n_kv_layers,
-        .entry_bytes = 2 * (size_t)c->n_kv_heads * (size_t)c->head_dim * dtype_bytes(d->model.info.numerics.kv),
+        .entry_bytes = kv_entry_bytes(d->model.info.numerics.kv, c->n_kv_heads, c->head_dim),
         .in_prefix = true,
     };
 }
 
-static KvView kv_view(const Decoder *d, int kv_layer)
+KvView decoder_kv_view(const Decoder *d, int kv_layer)
 {
     return (KvView){
         .data = (char *)d->kv.data + (size_t)kv_layer * d->kv.layer_bytes,
@@ -167,7 +167,7 @@ void decoder_commit_kv(Decoder *d, Stream *st, const Batch *batch, const Commit 
             to[n_moves++] = seq->n_committed + depth;
         }
         for (int layer = 0; layer < d->n_kv_layers && n_moves; layer++)
-            op->kv_move(st, kv_view(d, layer), seq->slot, from, to, n_moves);
+            op->kv_move(st, decoder_kv_view(d, layer), seq->slot, from, to, n_moves);
     }
 }
 
@@ -198,7 +198,7 @@ void decoder_attention(Decoder *d, Stream *st, const AttentionWeights *w, int kv
     const Ops *op = d->model.ops;
     const ModelConfig *c = &d->config;
     Scratch *s = &d->scratch;
-    const KvView kv = kv_view(d, kv_layer);
+    const KvView kv = decoder_kv_view(d, kv_layer);
     const int64_t dim = c->head_dim, q_stride = c->attn_output_gate ? 2 * dim : dim;
     const Tensor q = heads_of(s->q, 0, c->n_heads, dim, q_stride);
     const Tensor k = heads_of(s->k, 0, c->n_kv_heads, dim, dim);

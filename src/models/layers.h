@@ -85,6 +85,8 @@ size_t decoder_place_pass(Decoder *d, char *memory);
 
 /* The group "kv" of n_kv_layers layers: keys and values per token. */
 CacheGroup decoder_kv_group(const Decoder *d);
+/* Layer kv_layer of it. */
+KvView decoder_kv_view(const Decoder *d, int kv_layer);
 
 /* ---- a pass ---- */
 

@@ -101,6 +101,7 @@ static void borrow(Mtp *m, const Model *target)
     d->model.ops = target->ops;
     d->model.backend = target->backend;
     d->model.info.numerics = target->info.numerics;
+    d->model.info.numerics.kv = target->info.act; /* whatever the target's cache is */
     d->embed_tokens = t->embed_tokens;
     d->lm_head = t->lm_head;
     d->rope = t->rope;
@@ -205,9 +206,6 @@ static void write_keys(Mtp *m, Stream *st, const Batch *batch)
     const AttentionWeights *w = &m->attention;
     const Scratch *s = &d->scratch;
     const Tensor k = kv_heads(c, s->k), v = kv_heads(c, s->v);
-    const KvView view = { .data = d->kv.data, .dtype = d->model.info.numerics.kv, .n_heads = c->n_kv_heads,
-                          .head_dim = c->head_dim, .block_size = d->kv.block_size, .max_blocks = d->kv.max_blocks,
-                          .block_table = d->kv.block_table };
 
     op->rms_norm(st, s->normed, s->hidden, w->norm, c->rms_norm_eps);
     op->linear(st, s->normed, (LinearJob[]){ { s->k, &w->k_proj }, { s->v, &w->v_proj } }, 2);
@@ -215,7 +213,7 @@ static void write_keys(Mtp *m, Stream *st, const Batch *batch)
     if (w->v_bias) op->add(st, s->v, tensor_2d_strided(w->v_bias, DT_F32, s->v.shape[0], s->v.shape[1], 0));
     op->rms_norm(st, k, k, w->k_norm, c->rms_norm_eps);
     op->rope(st, k, batch->rope, batch->n_rows, &d->rope);
-    op->kv_store(st, view, k, v, batch->store[0]);
+    op->kv_store(st, decoder_kv_view(d, 0), k, v, batch->store[0]);
 }
 
 /* Norm and head of the output rows. */

@@ -92,13 +92,6 @@ static void run_pass(MtpDrafter *m, Stream *st)
     b->n_rows = b->n_seqs = b->n_outputs = 0;
 }
 
-static int32_t store_of(const MtpDrafter *m, int32_t slot, int32_t entry)
-{
-    const CacheMemory *c = &m->memory;
-    return c->block_table[(size_t)slot * (size_t)c->max_blocks + (size_t)(entry / c->block_size)] * c->block_size +
-           entry % c->block_size;
-}
-
 /* The sequence that the next row belongs to: the newest one if the row goes on with it. */
 static BatchSeq *seq_for(MtpDrafter *m, int32_t slot, int32_t position)
 {
@@ -119,7 +112,7 @@ static void put_row(MtpDrafter *m, int32_t slot, int32_t position, int32_t token
     m->seq[row] = m->batch.n_seqs - 1;
     m->index[row] = position;
     m->parent[row] = seq->n_rows++ ? row - 1 : -1;
-    m->store[row] = store_of(m, slot, position);
+    m->store[row] = cache_store(&m->memory, slot, position);
     m->first_key[row] = m->slots[slot].first_key;
 }
 

@@ -126,13 +126,6 @@ static BatchSeq *add_seq(BatchBuilder *b, int32_t slot, int32_t n_rows, bool cer
     return seq;
 }
 
-/* Where entry `entry` of a slot lies. */
-static int32_t store_of(const BatchBuilder *b, int32_t slot, int32_t entry)
-{
-    const CacheMemory *m = &b->memory[0];
-    return b->block_table[slot * m->max_blocks + entry / m->block_size] * m->block_size + entry % m->block_size;
-}
-
 static void fill_row(BatchBuilder *b, const BatchSeq *seq, int32_t node, int32_t token, int32_t parent_row)
 {
     int32_t row = seq->first_row + node;
@@ -140,7 +133,7 @@ static void fill_row(BatchBuilder *b, const BatchSeq *seq, int32_t node, int32_t
     b->seq[row] = b->batch.n_seqs - 1;
     b->parent[row] = parent_row;
     b->index[row] = parent_row < 0 ? seq->n_committed : b->index[parent_row] + 1;
-    b->store[row] = store_of(b, seq->slot, seq->n_committed + node);
+    b->store[row] = cache_store(&b->memory[0], seq->slot, seq->n_committed + node);
     for (int d = 0; d < MAX_DEPTH; d++) b->path[row * MAX_DEPTH + d] = -1;
 }
 

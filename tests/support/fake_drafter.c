@@ -43,10 +43,9 @@ static bool chance(FakeDrafter *f, double p)
 
 static int32_t *entry_at(const FakeDrafter *f, int32_t slot, int32_t e)
 {
-    const CacheMemory *m = &f->memory;
-    int32_t block = m->block_table[(size_t)slot * (size_t)m->max_blocks + (size_t)(e / m->block_size)];
-    CHECK(block > 0);
-    return (int32_t *)m->data + (size_t)block * (size_t)m->block_size + e % m->block_size;
+    int32_t store = cache_store(&f->memory, slot, e);
+    CHECK(store >= f->memory.block_size); /* never the dump block */
+    return (int32_t *)f->memory.data + store;
 }
 
 /* ---- what the engine says ---- */

@@ -107,8 +107,7 @@ static Entry *kv_at(const FakeModel *f, int layer, int32_t store)
 static int32_t store_of(const FakeModel *f, int32_t slot, int32_t entry)
 {
     CHECK(entry / f->kv.block_size < f->kv.max_blocks);
-    int32_t block = f->kv.block_table[(size_t)slot * (size_t)f->kv.max_blocks + (size_t)(entry / f->kv.block_size)];
-    return block * f->kv.block_size + entry % f->kv.block_size;
+    return cache_store(&f->kv, slot, entry);
 }
 
 static uint64_t *state_at(const FakeModel *f, int layer, int32_t slot)
