@@ -32,7 +32,7 @@ static Status choose_variant(Backend *b, const char *mask, Error *err)
     features = cpu_mask_features(mask, features, &ok);
     if (!ok) {
         return error_set_param(err, ERR_USAGE, "CPU_MASK",
-                               "CPU_MASK must be scalar, avx2, avx512, avx512-bf16 or neon, got \"%s\"", mask);
+                               "CPU_MASK must be scalar, avx2, avx-vnni, avx512, avx512-vnni, avx512-bf16, neon or neon-dot, got \"%s\"", mask);
     }
     cpu_ops_fill(&b->ops, features);
     b->stream.linear_blocks = cpu_linear_blocks(features);

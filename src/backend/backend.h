@@ -19,7 +19,8 @@ typedef enum DeviceChoice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceChoice;
 typedef struct BackendOptions {
     int         n_workers; /* threads that compute, the caller's included; 0 = one per available core */
     const char *cpuset;    /* "0-3,8": pin workers to these; NULL = the process's affinity, no pinning */
-    const char *cpu_mask;  /* scalar | avx2 | avx512 | avx512-bf16 | neon: highest variant allowed; NULL = $CPU_MASK, then all */
+    const char *cpu_mask;  /* scalar | avx2 | avx-vnni | avx512 | avx512-vnni | avx512-bf16 | neon | neon-dot: highest variant allowed;
+                            * NULL = $CPU_MASK, then all */
     DeviceChoice device;   /* backend_open() looks at it */
 } BackendOptions;
 

@@ -21,10 +21,17 @@ struct CheckBlock {
 
 /* ---- begin and end ---- */
 
+static bool has_variant(const Check *c, const char *name)
+{
+    for (int i = 0; i < c->n_backends; i++)
+        if (strcmp(backend_variant(c->backend[i]), name) == 0) return true;
+    return false;
+}
+
 static bool open_backends(Check *c)
 {
     if (getenv("TANDEM_CHECK_DEVICE")) return check_device_open(c);
-    static const char *const masks[] = { "scalar", "avx2", "avx512", NULL };
+    static const char *const masks[] = { "scalar", "avx2", "avx-vnni", "avx512", "avx512-vnni", "neon", NULL };
     for (int i = 0; i < COUNT(masks); i++) {
         BackendOptions options = { .n_workers = c->bench ? 0 : 3, .cpu_mask = masks[i] };
         Error err = { 0 };
@@ -33,11 +40,8 @@ static bool open_backends(Check *c)
             fprintf(stderr, "%s\n", err.text);
             return false;
         }
-        if (c->n_backends && strcmp(backend_variant(b), backend_variant(c->backend[c->n_backends - 1])) == 0) {
-            backend_close(b); /* this machine has nothing of its own between */
-        } else {
-            c->backend[c->n_backends++] = b;
-        }
+        if (has_variant(c, backend_variant(b))) backend_close(b); /* this machine has nothing of its own by that name */
+        else c->backend[c->n_backends++] = b;
     }
     c->reference = backend_ops(c->backend[0]);
     c->reference_stream = backend_stream(c->backend[0]);

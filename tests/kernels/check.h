@@ -35,7 +35,7 @@ typedef struct Check {
     uint64_t    seed, random;
     bool        bench;
     const char *label; /* shapes of the check at hand; part of every message */
-    Backend    *backend[4]; /* [0] scalar, then the variants this machine has */
+    Backend    *backend[8]; /* [0] scalar, then the variants this machine has */
     int         n_backends, variant, n_workers;
 
     const Ops *reference;

@@ -115,6 +115,35 @@ static void check_variants(Check *c, QuantFormat f, int64_t n_out, int64_t n_in,
     check_done(c);
 }
 
+/* The largest sums of integers there are: every code the same, inputs all at one magnitude. What sums in 16 bits, or with
+ * saturation, has no more than enough room. */
+static void check_extremes(Check *c, QuantFormat f)
+{
+    enum { N_OUT = 16, N_IN = 256, ROWS = 8 };
+    static const uint8_t bytes[] = { 0xff, 0x00, 0x77, 0x7f, 0x80, 0x88 };
+    for (int i = 0; i < (int)sizeof bytes; i++) {
+        check_label(c, "%s, all codes 0x%02x", quant_geometry(f)->name, bytes[i]);
+        const QuantGeometry *g = quant_geometry(f);
+        QuantMatrix m = random_matrix(c, f, N_OUT, N_IN);
+        size_t n = (size_t)(N_OUT * (N_IN / g->block)) * (size_t)g->block_bytes;
+        memset((uint8_t *)m.codes, bytes[i], n);
+        for (size_t at = 0; quant_is_blocks(f) && at < n; at += (size_t)g->block_bytes) mend_scales(c, f, (uint8_t *)m.codes + at);
+        Weight w = weight_of(c, &m, 0);
+        Tensor x = check_output(c, DT_BF16, ROWS, N_IN), want = check_output(c, DT_F32, ROWS, N_OUT), got = check_output(c, DT_F32, ROWS, N_OUT);
+        for (int r = 0; r < ROWS; r++)
+            for (int k = 0; k < N_IN; k++) tensor_bf16(x, r)[k] = f32_to_bf16(r >> k % 4 & 1 ? -3.0f : 3.0f); /* row 0: no minus */
+        LinearJob job = { want, &w };
+        c->reference->linear(c->reference_stream, x, &job, 1);
+        job.out = got;
+        while (check_next_variant(c)) {
+            check_clear(got);
+            c->ops->linear(c->stream, x, &job, 1);
+            check_bits(c, got, want);
+        }
+        check_done(c);
+    }
+}
+
 /* A row alone and among others: the same bits. Blocks and dense matrices in one call: each as by itself. */
 static void check_company(Check *c, QuantFormat f)
 {
@@ -233,6 +262,7 @@ int main(int argc, char **argv)
         check_rows(&c, f);
         check_sums(&c, f);
         check_company(&c, f);
+        check_extremes(&c, f);
         for (int r = 0; r < (int)(sizeof rows / sizeof rows[0]); r++) {
             check_variants(&c, f, 40, 256, rows[r], 0, FILL_NORMAL);
             check_variants(&c, f, 33, 2048, rows[r], 1, FILL_BROKEN);

@@ -237,7 +237,7 @@ static void wrong_options_are_refused(void **state)
 /* A mask leaves what is below it: of names in ascending order, each gives its own variant or the one before. */
 static void mask_chooses_the_variant(void **state)
 {
-    const char *masks[] = { "scalar", "avx2", "avx512", "avx512-bf16" }, *before = "scalar";
+    const char *masks[] = { "scalar", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16" }, *before = "scalar";
     for (int i = 0; i < COUNT(masks); i++) {
         Backend *b;
         BackendOptions options = { .n_workers = 1, .cpu_mask = masks[i] };
@@ -250,7 +250,9 @@ static void mask_chooses_the_variant(void **state)
     bool ok;
     assert_int_equal(cpu_mask_features("neon", CPU_FMA | CPU_AVX2, &ok), CPU_FMA);
     assert_int_equal(cpu_mask_features("avx2", CPU_FMA | CPU_AVX2 | CPU_AVX512, &ok), CPU_FMA | CPU_AVX2);
+    assert_int_equal(cpu_mask_features("avx512", CPU_FMA | CPU_AVX2 | CPU_AVX512 | CPU_AVX512_VNNI, &ok), CPU_FMA | CPU_AVX2 | CPU_AVX512);
     assert_string_equal(cpu_variant_name(CPU_FMA | CPU_NEON), "neon");
+    assert_string_equal(cpu_variant_name(CPU_FMA | CPU_NEON | CPU_NEON_DOT), "neon-dot");
     assert_string_equal(cpu_variant_name(CPU_FMA | CPU_AVX512), "scalar"); /* AVX-512 takes AVX2 for granted */
 }
 

@@ -74,6 +74,12 @@ LinearSpansFn cpu_linear_blocks(unsigned features)
 {
 #if defined(__x86_64__)
     if (features & CPU_AVX512_VNNI) return blocks_avx512_vnni_spans;
+    if (features & CPU_AVX512) return cpu_avx512_linear_blocks;
+    if (features & CPU_AVX_VNNI) return cpu_avx_vnni_linear_blocks;
+    if (features & CPU_AVX2) return cpu_avx2_linear_blocks;
+#else
+    if (features & CPU_NEON_DOT) return cpu_neon_dot_linear_blocks;
+    if (features & CPU_NEON) return cpu_neon_linear_blocks;
 #endif
     return blocks_scalar_spans;
 }
@@ -95,15 +101,18 @@ static const struct Variant {
 } variants[] = {
     { "scalar", CPU_FMA },
     { "avx2", CPU_FMA | CPU_AVX2 },
+    { "avx-vnni", CPU_FMA | CPU_AVX2 | CPU_AVX_VNNI },
     { "avx512", CPU_FMA | CPU_AVX2 | CPU_AVX512 },
-    { "avx512-bf16", CPU_FMA | CPU_AVX2 | CPU_AVX512 | CPU_AVX512_BF16 },
+    { "avx512-vnni", CPU_FMA | CPU_AVX2 | CPU_AVX512 | CPU_AVX512_VNNI },
+    { "avx512-bf16", CPU_FMA | CPU_AVX2 | CPU_AVX512 | CPU_AVX512_VNNI | CPU_AVX512_BF16 },
     { "neon", CPU_FMA | CPU_NEON },
+    { "neon-dot", CPU_FMA | CPU_NEON | CPU_NEON_DOT },
 };
 
-/* Integer dot products and lookups in bytes come along with the wide registers where the machine has them. */
+/* Lookups in bytes come along with bf16 where the machine has them. */
 static unsigned allowed_by(const struct Variant *v)
 {
-    return v->needs & CPU_AVX512 ? v->needs | CPU_AVX512_VNNI | CPU_AVX512_VBMI : v->needs;
+    return v->needs & CPU_AVX512_BF16 ? v->needs | CPU_AVX512_VBMI : v->needs;
 }
 
 unsigned cpu_mask_features(const char *mask, unsigned features, bool *ok)

@@ -59,19 +59,28 @@ typedef void (*LinearSpansFn)(const LinearSpan *spans, int n_spans, Tensor x, vo
 LinearSpansFn cpu_linear_blocks(unsigned features); /* the best for these features: MATH_INT8_BLOCK */
 LinearSpansFn cpu_linear_fp8(unsigned features);    /* MATH_W8A16 */
 
+/* linear over stored blocks, by the products of bytes that an instruction set has. */
+void cpu_avx2_linear_blocks(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
+void cpu_avx_vnni_linear_blocks(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
+void cpu_avx512_linear_blocks(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
+void cpu_neon_linear_blocks(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
+void cpu_neon_dot_linear_blocks(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
+
 typedef enum CpuFeature {
     CPU_FMA         = 1, /* without it an x86 is refused: fmaf would be a library call */
-    CPU_AVX2        = 2,
+    CPU_AVX2        = 2, /* and half to float conversion, as all that have it */
     CPU_AVX512      = 4, /* F, BW, VL, DQ */
     CPU_AVX512_BF16 = 8,
     CPU_NEON        = 16,
     CPU_AVX512_VNNI = 32,
     CPU_AVX512_VBMI = 64,
+    CPU_AVX_VNNI    = 128, /* integer dot products of 256 bits, also without AVX-512 */
+    CPU_NEON_DOT    = 256,
 } CpuFeature;
 unsigned cpu_features(void); /* of this machine, unmasked */
 void     cpu_ops_fill(Ops *ops, unsigned features);
 
-/* $CPU_MASK names the highest variant allowed: scalar, avx2, avx512, avx512-bf16 or neon. What is left of the features;
+/* $CPU_MASK names the highest variant allowed: scalar, avx2, avx-vnni, avx512, avx512-vnni, avx512-bf16, neon or neon-dot. What is left of the features;
  * NULL or "": all. One that this machine lacks allows those below it; *ok is false for a word that names none. */
 unsigned    cpu_mask_features(const char *mask, unsigned features, bool *ok);
 const char *cpu_variant_name(unsigned features); /* the best that they allow */

@@ -1,9 +1,12 @@
 /* What this 64-bit Arm can do (NEON with fused multiply-add: all of them), and its numeric mode. */
 #include "backend/cpu/cpu_impl.h"
 
+#include <sys/auxv.h>
+
 unsigned cpu_features(void)
 {
-    return CPU_FMA | CPU_NEON;
+    const unsigned long has_dot_products = 1u << 20; /* HWCAP_ASIMDDP */
+    return CPU_FMA | CPU_NEON | (getauxval(AT_HWCAP) & has_dot_products ? CPU_NEON_DOT : 0);
 }
 
 void numeric_mode_enter(void)

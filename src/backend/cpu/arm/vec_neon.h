@@ -49,3 +49,25 @@ ALWAYS_INLINE V v_sums(const V v[V_LANES])
     }
     return vuzp1q_f32(w2[0], w2[1]) + vuzp2q_f32(w2[0], w2[1]);
 }
+
+/* A byte a lane. */
+static inline VU v_load_u8(const uint8_t *x)
+{
+    uint32_t four;
+    memcpy(&four, x, sizeof four);
+    return (VU)vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four))));
+}
+
+/* Halves, denormals too: this conversion flushes nothing. */
+static inline V v_load_halves(const uint8_t *x)
+{
+    float16x4_t half;
+    memcpy(&half, x, sizeof half);
+    return vcvt_f32_f16(half);
+}
+
+/* Bytes 0 .. 15 to entries of a table. */
+static inline VB v_lookup(VB table, VB i)
+{
+    return (VB)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)i);
+}

@@ -18,6 +18,7 @@ enum {
 typedef float    V __attribute__((vector_size(V_BYTES)));
 typedef int32_t  VI __attribute__((vector_size(V_BYTES)));
 typedef uint32_t VU __attribute__((vector_size(V_BYTES)));
+typedef uint8_t  VB __attribute__((vector_size(V_BYTES)));
 typedef uint16_t VHalf __attribute__((vector_size(V_BYTES / 2))); /* as many bf16 */
 typedef double   VD __attribute__((vector_size(V_BYTES)));        /* half as many doubles, and their bits */
 typedef int64_t  VDI __attribute__((vector_size(V_BYTES)));

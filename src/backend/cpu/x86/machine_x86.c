@@ -9,7 +9,8 @@ unsigned cpu_features(void)
     __builtin_cpu_init();
     unsigned f = 0;
     if (__builtin_cpu_supports("fma")) f |= CPU_FMA;
-    if (__builtin_cpu_supports("avx2") && (f & CPU_FMA)) f |= CPU_AVX2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") && (f & CPU_FMA)) f |= CPU_AVX2;
+    if (__builtin_cpu_supports("avxvnni") && (f & CPU_AVX2)) f |= CPU_AVX_VNNI;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && (f & CPU_AVX2)) {
         f |= CPU_AVX512;

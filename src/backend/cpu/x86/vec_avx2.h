@@ -49,3 +49,21 @@ ALWAYS_INLINE V v_sums(const V v[V_LANES])
         w2[i] = _mm256_shuffle_ps(w4[2 * i], w4[2 * i + 1], 0x44) + _mm256_shuffle_ps(w4[2 * i], w4[2 * i + 1], 0xee);
     return _mm256_shuffle_ps(w2[0], w2[1], 0x88) + _mm256_shuffle_ps(w2[0], w2[1], 0xdd);
 }
+
+/* A byte a lane. */
+static inline VU v_load_u8(const uint8_t *x)
+{
+    return (VU)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)x));
+}
+
+/* Halves, denormals too: this conversion flushes nothing. */
+static inline V v_load_halves(const uint8_t *x)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)x));
+}
+
+/* Bytes 0 .. 15 to entries of a table, which stands in every 16 bytes. */
+static inline VB v_lookup(VB table, VB i)
+{
+    return (VB)_mm256_shuffle_epi8((__m256i)table, (__m256i)i);
+}

@@ -1,5 +1,5 @@
 /* Vectors of 16 floats: AVX-512 as the first processors had it. Only linear is built from these (for processors without
- * the bf16 dot instruction); the other kernels have files of their own, with masks for tails. */
+ * dot instructions for bf16 and bytes); the other kernels have files of their own, with masks for tails. */
 #pragma once
 
 #define V_BYTES 64
@@ -23,4 +23,22 @@ static inline V v_fma(V a, V b, V c)
 static inline V v_pick(VI mask, V a, V b)
 {
     return _mm512_mask_blend_ps(_mm512_movepi32_mask((__m512i)mask), b, a);
+}
+
+/* A byte a lane. */
+static inline VU v_load_u8(const uint8_t *x)
+{
+    return (VU)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)x));
+}
+
+/* Halves, denormals too: this conversion flushes nothing. */
+static inline V v_load_halves(const uint8_t *x)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)x));
+}
+
+/* Bytes 0 .. 15 to entries of a table, which stands in every 16 bytes. */
+static inline VB v_lookup(VB table, VB i)
+{
+    return (VB)_mm512_shuffle_epi8((__m512i)table, (__m512i)i);
 }
