@@ -149,7 +149,9 @@ static bool fp8_groups(const SafetensorsEntry *codes, const SafetensorsEntry *sc
     if ((scales->n_dims == 1 && scales->shape[0] == n_out) || has_shape(scales, n_out, 1)) return true;
     m->group_out = BLOCK_ROWS;
     m->group_in = BLOCK_COLUMNS;
-    return has_shape(scales, ceil_div(n_out, BLOCK_ROWS), ceil_div(n_in, BLOCK_COLUMNS));
+    const int64_t rows = ceil_div(n_out, BLOCK_ROWS), columns = ceil_div(n_in, BLOCK_COLUMNS), *shape = scales->shape;
+    if (scales->n_dims == 4) return shape[0] == rows && shape[1] == 1 && shape[2] == columns && shape[3] == 1; /* ModelOpt */
+    return has_shape(scales, rows, columns);
 }
 
 static Status add_fp8(Reader *r, Str base, const SafetensorsEntry *codes, const SafetensorsEntry *scales)

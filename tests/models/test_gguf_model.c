@@ -133,7 +133,9 @@ static void logits_have_the_same_bits(void **state)
     for (int i = 0; i < COUNT(models); i++) {
         Golden g;
         Error err = { 0 };
-        assert_ok(golden_open(&g, models[i], &err), &err);
+        char below[64];
+        snprintf(below, sizeof below, "golden/%s", models[i]);
+        assert_ok(golden_open(&g, below, &err), &err);
         const char *path = convert(*state, g.model_dir);
         for (int k = 0; k < COUNT(types); k++) {
             float *want = logits_of(g.model_dir, &g, types[k]), *got = logits_of(path, &g, types[k]);

@@ -49,7 +49,9 @@ static void open_fixture(Fixture *f, const Case *kind, const char *mask, DType d
 {
     Error err = { 0 };
     f->kind = kind;
-    assert_ok(golden_open(&f->golden, kind->name, &err), &err);
+    char below[64];
+    snprintf(below, sizeof below, "golden/%s", kind->name);
+    assert_ok(golden_open(&f->golden, below, &err), &err);
     assert_ok(backend_open_cpu(&f->backend, &(BackendOptions){ .n_workers = 2, .cpu_mask = mask }, &err), &err);
     ModelOptions options = { .dtype = dtype, .limits = { MAX_ROWS, MAX_ROWS, N_SLOTS, TREE_ROWS } };
     assert_ok(model_open(&f->model, f->golden.model_dir, f->backend, &options, &err), &err);

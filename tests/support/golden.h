@@ -8,7 +8,7 @@
 
 enum { GOLDEN_MAX_STATES = 16 };
 
-/* One random checkpoint's outputs. */
+/* One random checkpoint's outputs. greedy and tail may be absent (n_greedy, n_states 0). */
 typedef struct Golden {
     char     model_dir[4096];
     int32_t  n, vocab, n_greedy, hidden;
@@ -18,6 +18,7 @@ typedef struct Golden {
     float   *tail[GOLDEN_MAX_STATES];     /* [n_tail][hidden] */
 } Golden;
 
+/* name: a folder below tests/data, "golden/llama". */
 Status golden_open(Golden *g, const char *name, Error *err);
 void   golden_free(Golden *g);
 
