@@ -71,3 +71,19 @@ static inline VB v_lookup(VB table, VB i)
 {
     return (VB)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)i);
 }
+
+/* The same, 0 for other bytes. */
+static inline VB v_lookup_first(VB table, VB i)
+{
+    return v_lookup(table, i);
+}
+
+/* 16-bit numbers of low and high bytes: the first, the last half. */
+static inline VB v_zip_low(VB low, VB high)
+{
+    return (VB)vzip1q_u8((uint8x16_t)low, (uint8x16_t)high);
+}
+static inline VB v_zip_high(VB low, VB high)
+{
+    return (VB)vzip2q_u8((uint8x16_t)low, (uint8x16_t)high);
+}

@@ -67,3 +67,19 @@ static inline VB v_lookup(VB table, VB i)
 {
     return (VB)_mm256_shuffle_epi8((__m256i)table, (__m256i)i);
 }
+
+/* The same, 0 for bytes 16 .. 127. */
+static inline VB v_lookup_first(VB table, VB i)
+{
+    return (VB)_mm256_shuffle_epi8((__m256i)table, (__m256i)(i + 0x70));
+}
+
+/* 16-bit numbers of low and high bytes: the first, the last half of every 16 bytes. */
+static inline VB v_zip_low(VB low, VB high)
+{
+    return (VB)_mm256_unpacklo_epi8((__m256i)low, (__m256i)high);
+}
+static inline VB v_zip_high(VB low, VB high)
+{
+    return (VB)_mm256_unpackhi_epi8((__m256i)low, (__m256i)high);
+}

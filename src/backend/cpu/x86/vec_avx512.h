@@ -42,3 +42,19 @@ static inline VB v_lookup(VB table, VB i)
 {
     return (VB)_mm512_shuffle_epi8((__m512i)table, (__m512i)i);
 }
+
+/* The same, 0 for bytes 16 .. 127. */
+static inline VB v_lookup_first(VB table, VB i)
+{
+    return (VB)_mm512_shuffle_epi8((__m512i)table, (__m512i)(i + 0x70));
+}
+
+/* 16-bit numbers of low and high bytes: the first, the last half of every 16 bytes. */
+static inline VB v_zip_low(VB low, VB high)
+{
+    return (VB)_mm512_unpacklo_epi8((__m512i)low, (__m512i)high);
+}
+static inline VB v_zip_high(VB low, VB high)
+{
+    return (VB)_mm512_unpackhi_epi8((__m512i)low, (__m512i)high);
+}
