@@ -7,29 +7,29 @@ enum { MAX_PENDING = 4, /* 1 + log2(MAX_K_PARTS) */ GROUP = 16, LEAST_GROUP_SUMS
 
 /* ---- input rows to integers ---- */
 
-/* One block. A block that holds something not finite gets a scale that is no number, so its outputs show it. */
-static void quantise(const float x[BLOCK], int8_t *q, float *scale, float *sum, int32_t group_sum[LEAST_GROUP_SUMS])
+/* One block. A block that holds something not finite gets a scale that is no number, so its outputs show it. The loops are
+ * plain so that the compiler makes vectors of them: every worker does this for all rows. */
+static void quantise(const uint16_t x[BLOCK], int8_t *q, float *scale, float *sum, int32_t group_sum[LEAST_GROUP_SUMS])
 {
-    uint32_t most = 0;
+    uint16_t most = 0;
     for (int k = 0; k < BLOCK; k++) {
-        uint32_t bits;
-        memcpy(&bits, &x[k], sizeof bits);
-        bits &= 0x7fffffffu;
-        if (bits > most) most = bits;
+        uint16_t magnitude = x[k] & 0x7fff;
+        most = magnitude > most ? magnitude : most;
     }
-    float amax;
-    memcpy(&amax, &most, sizeof amax);
-    bool is_finite = most < 0x7f800000u, is_zero = amax < 1e-30f;
-    float inverse = is_finite && !is_zero ? 127.0f / amax : 0.0f;
+    const float amax = bf16_to_f32(most);
+    const bool is_finite = most < 0x7f80, is_zero = amax < 1e-30f;
+    const float inverse = is_zero ? 0.0f : 127.0f / amax;
+    int32_t value[BLOCK];
+    for (int k = 0; k < BLOCK; k++) value[k] = is_finite ? (int32_t)rintf(bf16_to_f32(x[k]) * inverse) : 0;
+    for (int k = 0; k < BLOCK; k++) q[k] = (int8_t)value[k];
+    for (int g = 0; g < LEAST_GROUP_SUMS; g++) {
+        int32_t total = 0;
+#pragma GCC unroll 1 /* straight code would not become vectors any more */
+        for (int k = 0; k < GROUP; k++) total += value[g * GROUP + k];
+        group_sum[g] = total;
+    }
     *scale = is_finite ? is_zero ? 0.0f : amax / 127.0f : NAN;
-    int32_t sums[LEAST_GROUP_SUMS] = { 0 };
-    for (int k = 0; k < BLOCK; k++) {
-        int32_t v = is_finite ? (int32_t)rintf(x[k] * inverse) : 0;
-        q[k] = (int8_t)v;
-        sums[k / GROUP] += v;
-    }
-    memcpy(group_sum, sums, sizeof sums);
-    *sum = *scale * (float)(sums[0] + sums[1]);
+    *sum = *scale * (float)(group_sum[0] + group_sum[1]);
 }
 
 static void quantise_rows(BlockRows *rows, Tensor x, int64_t first)
@@ -37,10 +37,9 @@ static void quantise_rows(BlockRows *rows, Tensor x, int64_t first)
     int64_t n_blocks = rows->n_in / BLOCK;
     for (int64_t r = 0; r < rows->n; r++) {
         for (int64_t b = 0; b < n_blocks; b++) {
-            float wide[BLOCK];
             int64_t at = r * n_blocks + b;
-            for (int k = 0; k < BLOCK; k++) wide[k] = bf16_to_f32(tensor_bf16(x, first + r)[b * BLOCK + k]);
-            quantise(wide, rows->q + at * BLOCK, rows->scale + at, rows->sum + at, rows->group_sum + at * LEAST_GROUP_SUMS);
+            quantise(tensor_bf16(x, first + r) + b * BLOCK, rows->q + at * BLOCK, rows->scale + at, rows->sum + at,
+                     rows->group_sum + at * LEAST_GROUP_SUMS);
         }
     }
 }
