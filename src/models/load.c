@@ -1,8 +1,9 @@
 /* Filling a model's weights: from a checkpoint, or with dummy numbers of the same shapes.
  *
  * The list is cut into tasks of whole weight panels, about 4 MB of the source each, and sorted by their place in the files.
- * Lanes take the next one, each with a staging buffer of its own. There are more lanes than workers, a few threads beside
- * each: while most wait for the disk, the others repack what came, and the disk always has something to do.
+ * Lanes take the next one, each with a staging buffer of its own. Every worker has a lane; one that waits for its bytes longer
+ * than it repacks them starts a thread with another lane beside it, a few at most. So the disk always has something to do
+ * while what came is repacked, and files that are in memory already are not fought over by threads without a processor.
  *
  *     worker 0: lane 0, lane n, lane 2n     \
  *     worker 1: lane 1, lane n + 1 ...       >  next task -> read -> hash, repack (load_task.c)
@@ -12,6 +13,7 @@
 #include "models/load_impl.h"
 
 #include "backend/needs.h"
+#include "base/clock.h"
 #include "base/memory.h"
 
 #include <pthread.h>
@@ -19,7 +21,7 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
-enum { VECTOR_ALIGN = 16, LANES_PER_WORKER = 4, MAX_LANES = 32, PAGE = 4096 };
+enum { VECTOR_ALIGN = 16, LANES_PER_WORKER = 4, MAX_LANES = 32, WAIT_FACTOR = 2, PAGE = 4096 };
 static const size_t MAX_STAGING_BYTES = (size_t)256 << 20; /* of all lanes, unless a single task wants more */
 
 typedef struct Loader Loader;
@@ -27,8 +29,8 @@ typedef struct Loader Loader;
 typedef struct LoadLane {
     Loader   *loader;
     void     *block, *staging; /* what was allocated, and the first page in it */
-    pthread_t thread;
-    bool      is_started, reports; /* has a thread of its own; tells about progress */
+    int       stride, newest;  /* of a worker's lane: from one to the next of those beside it; the newest that runs */
+    pthread_t thread;          /* of the others */
     Error     err;
 } LoadLane;
 
@@ -167,7 +169,6 @@ static Status open_lanes(Loader *l, int n_workers, Error *err)
     for (int i = 0; i < l->n_lanes; i++) {
         LoadLane *lane = &l->lanes[i];
         lane->loader = l;
-        lane->reports = i == 0;
         lane->block = mem_realloc(NULL, room + PAGE);
         if (!lane->block) return error_set(err, ERR_NOMEM, "no memory for a %zu byte buffer to load weights", room);
         lane->staging = (void *)(((uintptr_t)lane->block + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
@@ -202,6 +203,30 @@ static void report(const Loader *l, uint64_t done)
     if (o->progress) o->progress(o->progress_ctx, done, l->total_bytes);
 }
 
+static void *lane_main(void *lane);
+
+/* One that cannot be started is missed by nobody. */
+static void start_beside(LoadLane *lane)
+{
+    LoadLane *lanes = lane->loader->lanes;
+    int next = lane->newest + lane->stride;
+    if (next < lane->loader->n_lanes && pthread_create(&lanes[next].thread, NULL, lane_main, &lanes[next]) == 0)
+        lane->newest = next;
+}
+
+/* True when the bytes were waited for. */
+static bool run_task(LoadLane *lane, LoadTask *t)
+{
+    const LoadContext *c = &lane->loader->context;
+    LoadStaged staged;
+    const double begin = clock_ms();
+    Status s = load_task_read(c, t, lane->staging, &staged, &lane->err);
+    const double middle = clock_ms();
+    if (!s) s = load_task_put(c, t, &staged, &lane->err);
+    if (s) atomic_store(&lane->loader->failed, true);
+    return (t->source == LOAD_ROWS || t->source == LOAD_STORED) && middle - begin > WAIT_FACTOR * (clock_ms() - middle);
+}
+
 static void run_lane(LoadLane *lane)
 {
     Loader *l = lane->loader;
@@ -209,30 +234,29 @@ static void run_lane(LoadLane *lane)
         int i = atomic_fetch_add(&l->next, 1);
         if (i >= l->n_tasks) return;
         LoadTask *t = &l->tasks[l->order[i]];
-        if (load_task_run(&l->context, t, lane->staging, &lane->err)) atomic_store(&l->failed, true);
+        if (run_task(lane, t) && lane->stride) start_beside(lane);
         uint64_t bytes = load_task_bytes(t), done = atomic_fetch_add(&l->done_bytes, bytes) + bytes;
-        if (lane->reports) report(l, done);
+        if (lane == l->lanes) report(l, done);
     }
 }
 
-static void *lane_main(void *arg)
+static void *lane_main(void *lane)
 {
     numeric_mode_enter();
-    run_lane(arg);
+    run_lane(lane);
     return NULL;
 }
 
-/* A worker's lanes: its own, and threads that it starts beside itself, on the processors that it may use. One that cannot be
- * started is missed by nobody. */
+/* A worker's lane and those beside it, whose threads may use the same processors. */
 static void run_lanes(void *arg, int worker, int n_workers)
 {
     Loader *l = arg;
     if (worker >= l->n_lanes) return;
-    for (int i = worker + n_workers; i < l->n_lanes; i += n_workers)
-        l->lanes[i].is_started = pthread_create(&l->lanes[i].thread, NULL, lane_main, &l->lanes[i]) == 0;
-    run_lane(&l->lanes[worker]);
-    for (int i = worker + n_workers; i < l->n_lanes; i += n_workers)
-        if (l->lanes[i].is_started) pthread_join(l->lanes[i].thread, NULL);
+    LoadLane *lane = &l->lanes[worker];
+    lane->stride = n_workers;
+    lane->newest = worker;
+    run_lane(lane);
+    for (int i = worker + n_workers; i <= lane->newest; i += n_workers) pthread_join(l->lanes[i].thread, NULL);
 }
 
 /* ---- all of it ---- */

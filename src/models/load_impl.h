@@ -21,7 +21,7 @@ typedef struct LoadTask {
     uint64_t                hash;      /* of what was loaded, see load_task_hash() */
 } LoadTask;
 
-/* What a task does for one loader. */
+/* What all tasks of a loader share. */
 typedef struct LoadContext {
     const Checkpoint   *file; /* NULL: dummy */
     Backend            *backend;
@@ -36,8 +36,12 @@ int64_t  load_task_rows(const LoadTask *t);
 size_t load_task_bytes(const LoadTask *t);
 size_t load_task_room(const LoadTask *t);
 
-/* Reads, checks, hashes and puts into place. */
-Status load_task_run(const LoadContext *c, LoadTask *t, void *staging, Error *err);
+/* Gets the bytes; then checks them, hashes them and puts them into their place. */
+typedef struct LoadStaged {
+    const char *rows, *scales; /* in staging */
+} LoadStaged;
+Status load_task_read(const LoadContext *c, const LoadTask *t, void *staging, LoadStaged *out, Error *err);
+Status load_task_put(const LoadContext *c, LoadTask *t, const LoadStaged *staged, Error *err);
 
 /* Numbers of an item. */
 int64_t weight_item_count(const WeightItem *item);

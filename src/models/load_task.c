@@ -144,12 +144,7 @@ static void dummy_task(const LoadContext *c, const LoadTask *t, uint16_t *out)
 
 /* ---- reading ---- */
 
-/* What is in staging. */
-typedef struct Staged {
-    const char *rows, *scales;
-} Staged;
-
-static Status stage(const LoadContext *c, const LoadTask *t, char *staging, Staged *out, Error *err)
+static Status stage(const LoadContext *c, const LoadTask *t, char *staging, LoadStaged *out, Error *err)
 {
     void *at;
     Status s = checkpoint_stage_rows(c->file, t->tensor, t->first, stored_rows(t), staging, &at, err);
@@ -163,9 +158,9 @@ static Status stage(const LoadContext *c, const LoadTask *t, char *staging, Stag
     return s;
 }
 
-static Status read_task(const LoadContext *c, const LoadTask *t, void *staging, Staged *out, Error *err)
+Status load_task_read(const LoadContext *c, const LoadTask *t, void *staging, LoadStaged *out, Error *err)
 {
-    *out = (Staged){ staging, NULL };
+    *out = (LoadStaged){ staging, NULL };
     switch (t->source) {
     case LOAD_ROWS:
     case LOAD_STORED: return stage(c, t, staging, out, err);
@@ -204,7 +199,7 @@ static Status store_vector(Backend *backend, const LoadTask *t, const void *sour
 }
 
 /* The task's rows [at, at + n), as they are stored. */
-static QuantMatrix stored_at(const LoadTask *t, const Staged *staged, int64_t at, int64_t n)
+static QuantMatrix stored_at(const LoadTask *t, const LoadStaged *staged, int64_t at, int64_t n)
 {
     QuantMatrix m = t->tensor->stored;
     m.n_out = n;
@@ -213,7 +208,7 @@ static QuantMatrix stored_at(const LoadTask *t, const Staged *staged, int64_t at
     return m;
 }
 
-static void put_rows(const LoadTask *t, const Staged *staged, int64_t at, int64_t n)
+static void put_rows(const LoadTask *t, const LoadStaged *staged, int64_t at, int64_t n)
 {
     Weight *w = t->item->matrix;
     if (t->source == LOAD_STORED) {
@@ -224,12 +219,12 @@ static void put_rows(const LoadTask *t, const Staged *staged, int64_t at, int64_
     }
 }
 
-static uint64_t hash_panel(const LoadTask *t, const Staged *staged, int64_t at, int64_t n)
+static uint64_t hash_panel(const LoadTask *t, const LoadStaged *staged, int64_t at, int64_t n)
 {
     return XXH3_64bits_withSeed(staged->rows + (size_t)at * t->row_bytes, (size_t)n * t->row_bytes, (uint64_t)(t->first + at));
 }
 
-static uint64_t hash_scales(const LoadTask *t, const Staged *staged)
+static uint64_t hash_scales(const LoadTask *t, const LoadStaged *staged)
 {
     uint64_t sum = 0;
     const int64_t begins = first_group(t) * group_rows(t) == t->first ? 0 : 1; /* one begun before is the other task's */
@@ -239,7 +234,7 @@ static uint64_t hash_scales(const LoadTask *t, const Staged *staged)
 }
 
 /* Panel by panel; a device takes them together, because every piece costs a wait. */
-static Status put_matrix(LoadTask *t, const Staged *staged, Error *err)
+static Status put_matrix(LoadTask *t, const LoadStaged *staged, Error *err)
 {
     if (t->source == LOAD_STORED) {
         QuantMatrix m = stored_at(t, staged, 0, t->n);
@@ -257,12 +252,9 @@ static Status put_matrix(LoadTask *t, const Staged *staged, Error *err)
     return OK;
 }
 
-Status load_task_run(const LoadContext *c, LoadTask *t, void *staging, Error *err)
+Status load_task_put(const LoadContext *c, LoadTask *t, const LoadStaged *staged, Error *err)
 {
-    Staged staged;
-    Status s = read_task(c, t, staging, &staged, err);
-    if (s) return s;
-    if (t->item->matrix) return put_matrix(t, &staged, err);
-    t->hash = hash_panel(t, &staged, 0, 1);
-    return store_vector(c->backend, t, staged.rows, err);
+    if (t->item->matrix) return put_matrix(t, staged, err);
+    t->hash = hash_panel(t, staged, 0, 1);
+    return store_vector(c->backend, t, staged->rows, err);
 }
