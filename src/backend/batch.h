@@ -66,8 +66,7 @@ typedef struct Commit {
     const int32_t *path_rows;
 } Commit;
 
-/* What a kernel sees of one layer of one per-token group of keys and values. Layout of the CPU backend:
- * a block is K [n_heads][block_size][head_dim] then V likewise, elements of `dtype`. */
+/* What a kernel sees of one layer of one per-token group of keys and values. Layout: kv_layout.h. */
 typedef struct KvView {
     void          *data; /* this layer's first block */
     DType          dtype;

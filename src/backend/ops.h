@@ -104,7 +104,10 @@ typedef struct Ops {
      *   x[i] = fma(x[i], c, -(x[i + dim/2] * s));   x[i + dim/2] = fma(x[i + dim/2], c, x[i] * s) */
     void (*rope)(Stream *, Tensor x, const int32_t *rope, int32_t n_rows, const RopeParams *params);
 
-    /* Writes k and v rows (f32 [n_rows, n_heads, head_dim], rounded once to view.dtype) to entries store[row]. */
+    /* Writes k and v rows (f32 [n_rows, n_heads, head_dim]) to entries store[row]: F32 as they are, BF16 rounded once,
+     * F8_E4M3 as codes of x / s with a scale s for each row of each head:
+     *   amax = the largest |x|;  s = amax / 448, or 1 where that is no normal number (a row of zeros);
+     *   code = e4m3(x / s), to the nearest, ties to even, at most 448. Where an x is not finite, s is NaN and all codes 0. */
     void (*kv_store)(Stream *, KvView view, Tensor k, Tensor v, const int32_t *store);
 
     /* out[r, h] = softmax(q[r, h] . K * scale) V over the committed entries of the row's sequence and its own path,
@@ -113,10 +116,12 @@ typedef struct Ops {
      * store: the rows' entries, to find path rows. Contract (per row and head), keys in order of position j = first_key
      * (0 where batch->first_key is NULL) .. index; splits without such a key do not exist for the row:
      *   split s = positions [s * ATTN_SPLIT, (s + 1) * ATTN_SPLIT):
-     *     x_j = (lane sum over d of q[d] * k_j[d]) * scale;  m = max x_j;  p_j = exp(x_j - m)
-     *     l = lane sum over j of p_j, lane j % LANES;        o[d] = fma(p_j, v_j[d], o[d]) for j ascending
+     *     x_j = (lane sum over d of q[d] * k_j[d]) * f_j;    m = max x_j;  p_j = exp(x_j - m)
+     *     l = lane sum over j of p_j, lane j % LANES;        o[d] = fma(w_j, v_j[d], o[d]) for j ascending
      *   splits ascending: M = max m;  L = fma(l, exp(m - M), L);  O = fma(o, exp(m - M), O);  out = O / L
-     * (max over all splits first; with one split exp(0) = 1 and nothing changes). */
+     * (max over all splits first; with one split exp(0) = 1 and nothing changes).
+     * F32 and BF16 caches: f_j = scale, w_j = p_j. F8_E4M3: k_j and v_j are the codes' numbers / 256, and
+     *   f_j = scale * (256 * s of key j);  w_j = p_j * (256 * s of value j): the scales of kv_store. */
     void (*attention)(Stream *, Tensor out, Tensor q, KvView view, const Batch *batch, const int32_t *store,
                       float scale);
 

@@ -2,6 +2,7 @@
  * a batch against the same row alone, over a cache of other block size; the speed. */
 #include "check.h"
 #include "scene.h"
+#include "tensor/small_float.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -24,34 +25,65 @@ static float *value_scratch(Check *c, int64_t n)
 
 static Cache open_cache(Check *c, const Scene *s, Heads h, DType dtype)
 {
-    Cache cache = { .bytes = (size_t)s->n_blocks * 2 * h.n_kv * s->block_size * h.dim * dtype_bytes(dtype) };
+    size_t row = dtype == DT_F8_E4M3 ? (size_t)(h.dim + 3) / 4 * 4 + 4 : (size_t)h.dim * dtype_bytes(dtype);
+    Cache cache = { .bytes = (size_t)s->n_blocks * 2 * h.n_kv * s->block_size * row };
     cache.view =
         (KvView){ check_alloc(c, cache.bytes), dtype, h.n_kv, h.dim, s->block_size, s->max_blocks, s->block_table };
     memset(cache.view.data, 0xff, cache.bytes);
     return cache;
 }
 
-/* Element d of the key (part 0) or value (part 1) of an entry, by the layout of batch.h. */
+/* Element d of the key (part 0) or value (part 1) of an entry, by the layout of kv_layout.h. */
 static char *element(const Cache *cache, int32_t store, int part, int32_t head, int32_t d)
 {
     const KvView *v = &cache->view;
-    int64_t block = store / v->block_size, place = store % v->block_size;
-    int64_t at = (((block * 2 + part) * v->n_heads + head) * v->block_size + place) * v->head_dim + d;
-    return (char *)v->data + (size_t)at * dtype_bytes(v->dtype);
+    int64_t block = store / v->block_size, place = store % v->block_size, row = v->head_dim * (int64_t)dtype_bytes(v->dtype);
+    int64_t in_block = v->block_size * row;
+    if (v->dtype == DT_F8_E4M3) {
+        row = (v->head_dim + 3) / 4 * 4;
+        in_block = v->block_size * (row + 4);
+    }
+    return (char *)v->data + ((block * 2 + part) * v->n_heads + head) * in_block + place * row + d * (int64_t)dtype_bytes(v->dtype);
+}
+
+/* F8_E4M3: the scale of a row lies behind the rows of its block. */
+static float *scale_of(const Cache *cache, int32_t store, int part, int32_t head)
+{
+    int32_t size = cache->view.block_size, place = store % size;
+    char *rows = element(cache, store - place, part, head, 0);
+    return (float *)(void *)(rows + size * ((cache->view.head_dim + 3) / 4 * 4)) + place;
 }
 
 static double get(const Cache *cache, int32_t store, int part, int32_t head, int32_t d)
 {
     const char *e = element(cache, store, part, head, d);
-    return cache->view.dtype == DT_F32 ? *(const float *)e : bf16_to_f32(*(const uint16_t *)e);
+    switch (cache->view.dtype) {
+    case DT_F32: return *(const float *)(const void *)e;
+    case DT_BF16: return bf16_to_f32(*(const uint16_t *)(const void *)e);
+    default: return (double)e4m3_to_f32(*(const uint8_t *)e) * *scale_of(cache, store, part, head);
+    }
+}
+
+/* Codes of all numbers; scales that make them about as large as check_value()'s. */
+static void fill_codes(Check *c, const Cache *cache, int32_t store, int part, int32_t head, Fill fill)
+{
+    uint8_t *codes = (uint8_t *)element(cache, store, part, head, 0);
+    for (int32_t d = 0; d < cache->view.head_dim; d++) {
+        do codes[d] = (uint8_t)check_u32(c); while (e4m3_is_nan(codes[d]));
+    }
+    float scale = fabsf(check_value(c, fill)) / 150;
+    *scale_of(cache, store, part, head) = scale < 0x1p-126f ? 1 : scale;
 }
 
 static void fill_entry(Check *c, const Cache *cache, int32_t store, Fill fill)
 {
-    for (int part = 0; part < 2; part++)
-        for (int32_t h = 0; h < cache->view.n_heads; h++)
-            check_fill(c, tensor_1d(element(cache, store, part, h, 0), cache->view.dtype, cache->view.head_dim),
-                       fill);
+    for (int part = 0; part < 2; part++) {
+        for (int32_t h = 0; h < cache->view.n_heads; h++) {
+            Tensor row = tensor_1d(element(cache, store, part, h, 0), cache->view.dtype, cache->view.head_dim);
+            if (cache->view.dtype == DT_F8_E4M3) fill_codes(c, cache, store, part, h, fill);
+            else check_fill(c, row, fill);
+        }
+    }
 }
 
 static void fill_cache(Check *c, const Scene *s, const Cache *cache, Fill fill)
@@ -127,11 +159,15 @@ static void check_alone(Check *c, const Scene *s, const Cache *cache, Tensor q, 
     scene_open(&alone, c, &(SceneSeq){ s->index[row], 1, true, TREE_CHAIN }, 1, check_int(c, 1, 40), 0);
     Cache copy = open_cache(c, &alone, h, cache->view.dtype);
     size_t bytes = (size_t)h.dim * dtype_bytes(cache->view.dtype);
-    for (int32_t j = 0; j <= s->index[row]; j++)
-        for (int part = 0; part < 2; part++)
-            for (int32_t k = 0; k < h.n_kv; k++)
-                memcpy(element(&copy, scene_store(&alone, 0, j), part, k, 0),
-                       element(cache, scene_store(s, row, j), part, k, 0), bytes);
+    for (int32_t j = 0; j <= s->index[row]; j++) {
+        int32_t to = scene_store(&alone, 0, j), from = scene_store(s, row, j);
+        for (int part = 0; part < 2; part++) {
+            for (int32_t k = 0; k < h.n_kv; k++) {
+                memcpy(element(&copy, to, part, k, 0), element(cache, from, part, k, 0), bytes);
+                if (copy.view.dtype == DT_F8_E4M3) *scale_of(&copy, to, part, k) = *scale_of(cache, from, part, k);
+            }
+        }
+    }
     Tensor q_row = q, out = check_output_heads(c, DT_F32, 1, q.shape[1], h.dim), want_row = tensor_rows(want, 1);
     q_row.data = tensor_f32(q, row);
     q_row.shape[0] = 1;
@@ -169,6 +205,12 @@ static void check_scene(Check *c, const Scene *s, Heads h, DType dtype, Fill fil
     check_done(c);
 }
 
+/* A device knows no caches of codes. */
+static DType codes_or(Check *c, DType otherwise, bool is_turn)
+{
+    return is_turn && !c->device ? DT_F8_E4M3 : otherwise;
+}
+
 static Heads random_heads(Check *c)
 {
     static const int32_t dims[] = { 16, 32, 48, 64, 80, 96, 128, 256, 24, 7 };
@@ -179,10 +221,10 @@ static void check_random_scenes(Check *c)
 {
     static const int32_t blocks[] = { 1, 3, 16, 16, 32, 64 };
     static const Fill fills[] = { FILL_NASTY, FILL_NORMAL, FILL_NORMAL, FILL_BROKEN, FILL_NORMAL };
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < 45; i++) {
         Scene s;
         scene_open_random(&s, c, i % 4 ? 90 : 1100, 65, blocks[check_int(c, 0, COUNT(blocks) - 1)]);
-        check_scene(c, &s, random_heads(c), i % 3 ? DT_BF16 : DT_F32, fills[i % COUNT(fills)]);
+        check_scene(c, &s, random_heads(c), codes_or(c, i % 3 ? DT_BF16 : DT_F32, i % 3 == 2), fills[i % COUNT(fills)]);
     }
 }
 
@@ -198,10 +240,12 @@ static void check_edges(Check *c)
                             { committed[i], 1, true, TREE_CHAIN } };
         scene_open(&s, c, seqs, 2, 16, 1);
         check_scene(c, &s, h, DT_BF16, FILL_NORMAL);
+        scene_open(&s, c, seqs, 2, 16, 1);
+        check_scene(c, &s, h, codes_or(c, DT_BF16, true), FILL_NORMAL);
         scene_open(&s, c, seqs + 1, 1, 16, 0);
-        check_scene(c, &s, h, DT_BF16, FILL_NORMAL);
+        check_scene(c, &s, h, codes_or(c, DT_BF16, i % 2), FILL_NORMAL);
         scene_open(&s, c, &(SceneSeq){ committed[i], 150, true, TREE_CHAIN }, 1, 16, 0);
-        check_scene(c, &s, h, DT_F32, FILL_NORMAL);
+        check_scene(c, &s, h, codes_or(c, DT_F32, i % 2 == 0), FILL_NORMAL);
     }
 }
 
@@ -220,7 +264,7 @@ static void check_windows(Check *c)
             if (i % 4 == 0 && s.seq[r] >= 0) first[r] = check_int(c, 0, s.index[r]);
         }
         s.batch.first_key = first;
-        check_scene(c, &s, random_heads(c), i % 2 ? DT_BF16 : DT_F32, i % 5 ? FILL_NORMAL : FILL_BROKEN);
+        check_scene(c, &s, random_heads(c), codes_or(c, i % 2 ? DT_BF16 : DT_F32, i % 3 == 0), i % 5 ? FILL_NORMAL : FILL_BROKEN);
     }
 }
 
@@ -233,7 +277,7 @@ static void check_long(Check *c)
     scene_open(&s, c, seqs, 3, 16, 0);
     check_scene(c, &s, (Heads){ 1, 2, 32 }, DT_BF16, FILL_NASTY);
     scene_open(&s, c, seqs + 1, 1, 16, 0);
-    check_scene(c, &s, (Heads){ 1, 2, 32 }, DT_BF16, FILL_NASTY);
+    check_scene(c, &s, (Heads){ 1, 2, 32 }, codes_or(c, DT_BF16, true), FILL_NASTY);
     scene_open(&s, c, &(SceneSeq){ 21000, 49, false, TREE_RANDOM }, 1, 16, 0);
     int32_t *first = check_alloc(c, (size_t)s.batch.n_rows * sizeof *first);
     for (int32_t r = 0; r < s.batch.n_rows; r++) first[r] = s.index[r] - check_int(c, 0, 1500);
@@ -270,7 +314,7 @@ static void bench(Check *c, const char *what, SceneSeq *seqs, int n_seqs, Heads 
     for (int32_t r = 0; r < s.batch.n_rows; r++) pairs += s.index[r] + 1;
     for (int i = 0; i < n_seqs; i++) keys += seqs[i].n_committed + seqs[i].n_rows;
     check_label(c, "%s kv=%d group=%d dim=%d %s", what, h.n_kv, h.group, h.dim, dtype_name(dtype));
-    check_work(c, pairs * h.n_kv * h.group * h.dim * 4, keys * h.n_kv * h.dim * 2 * dtype_bytes(dtype));
+    check_work(c, pairs * h.n_kv * h.group * h.dim * 4, keys * h.n_kv * h.dim * 2 * (double)dtype_bytes(dtype));
     while (check_next_variant(c)) {
         if (c->variant == 0 && pairs > 20000) continue; /* minutes */
         CHECK_RUN(c, c->ops->attention(c->stream, out, q, cache.view, &s.batch, s.store, 0.1f));
@@ -289,6 +333,11 @@ static void bench_all(Check *c)
     bench(c, "decode at 160", &(SceneSeq){ 159, 1, true, TREE_CHAIN }, 1, qwen3, DT_BF16);
     bench(c, "decode at 160", &(SceneSeq){ 159, 1, true, TREE_CHAIN }, 1, nano, DT_BF16);
     bench(c, "decode at 16000", &(SceneSeq){ 15999, 1, true, TREE_CHAIN }, 1, qwen3, DT_BF16);
+    if (!c->device) {
+        bench(c, "prefill 512", &(SceneSeq){ 0, 512, true, TREE_CHAIN }, 1, qwen3, DT_F8_E4M3);
+        bench(c, "decode at 16000", &(SceneSeq){ 15999, 1, true, TREE_CHAIN }, 1, qwen3, DT_F8_E4M3);
+        bench(c, "tree 64 at 160", &(SceneSeq){ 144, 64, false, TREE_RANDOM }, 1, qwen3, DT_F8_E4M3);
+    }
     bench(c, "decode at 16000", &(SceneSeq){ 15999, 1, true, TREE_CHAIN }, 1, (Heads){ 1, 1, 128 }, DT_BF16);
     bench(c, "chain 16 at 160", &(SceneSeq){ 144, 16, false, TREE_CHAIN }, 1, qwen3, DT_BF16);
     bench(c, "tree 64 at 160", &(SceneSeq){ 144, 64, false, TREE_RANDOM }, 1, qwen3, DT_BF16);

@@ -88,16 +88,69 @@ static void check_gather(Check *c, DType t, int64_t d, int n)
 
 /* ---- the cache ---- */
 
+/* Bytes of a row, and of its scale. */
+static int64_t row_bytes(KvView v)
+{
+    return v.dtype == DT_F8_E4M3 ? (v.head_dim + 3) / 4 * 4 : v.head_dim * (int64_t)dtype_bytes(v.dtype);
+}
+static int64_t scale_bytes(KvView v)
+{
+    return v.dtype == DT_F8_E4M3 ? 4 : 0;
+}
+
 static char *entry_at(KvView v, int32_t store, int part, int32_t head)
 {
     int64_t block = store / v.block_size, place = store % v.block_size;
-    return (char *)v.data + (size_t)((((block * 2 + part) * v.n_heads + head) * v.block_size + place) * v.head_dim) *
-                                dtype_bytes(v.dtype);
+    return (char *)v.data + ((block * 2 + part) * v.n_heads + head) * v.block_size * (row_bytes(v) + scale_bytes(v)) +
+           place * row_bytes(v);
+}
+
+static float *scale_at(KvView v, int32_t store, int part, int32_t head)
+{
+    int32_t place = store % v.block_size;
+    return (float *)(void *)(entry_at(v, store - place, part, head) + v.block_size * row_bytes(v)) + place;
+}
+
+/* The E4M3 number nearest to x, of two the one with an even code; the largest for all beyond it. */
+static uint8_t nearest_code(float x)
+{
+    int best = 0;
+    double least = INFINITY, magnitude = fabs((double)x);
+    for (int code = 0; code < 0x7f; code++) {
+        int e = code >> 3, m = code & 7;
+        double distance = fabs(magnitude - (e ? ldexp(8 + m, e - 10) : ldexp(m, -9)));
+        if (distance < least || (distance == least && code % 2 == 0)) best = code;
+        if (distance < least) least = distance;
+    }
+    return (uint8_t)(best | (signbit(x) ? 0x80 : 0));
+}
+
+static void put_codes(KvView v, int32_t store, int part, int32_t head, const float *x)
+{
+    uint8_t *codes = (uint8_t *)entry_at(v, store, part, head);
+    float most = 0, *scale = scale_at(v, store, part, head);
+    bool is_finite = true;
+    for (int32_t d = 0; d < v.head_dim; d++) {
+        is_finite = is_finite && isfinite(x[d]);
+        most = fmaxf(most, fabsf(x[d]));
+    }
+    for (int32_t d = 0; d < v.head_dim; d++) codes[d] = 0;
+    if (!is_finite) {
+        uint32_t nan = 0x7fc00000;
+        memcpy(scale, &nan, 4);
+        return;
+    }
+    *scale = most / 448 < 0x1p-126f ? 1 : most / 448;
+    for (int32_t d = 0; d < v.head_dim; d++) codes[d] = nearest_code(x[d] / *scale);
 }
 
 static void put_expected(KvView v, int32_t store, int part, int32_t head, const float *x)
 {
     char *at = entry_at(v, store, part, head);
+    if (v.dtype == DT_F8_E4M3) {
+        put_codes(v, store, part, head, x);
+        return;
+    }
     for (int32_t d = 0; d < v.head_dim; d++) {
         if (v.dtype == DT_F32)
             ((float *)(void *)at)[d] = x[d];
@@ -108,21 +161,21 @@ static void put_expected(KvView v, int32_t store, int part, int32_t head, const 
 
 static KvView open_view(Check *c, const Scene *s, DType t, int32_t heads, int32_t dim, size_t *bytes)
 {
-    *bytes = (size_t)s->n_blocks * 2 * heads * s->block_size * dim * dtype_bytes(t);
-    return (KvView){
-        memset(check_alloc(c, *bytes), 0x5a, *bytes), t, heads, dim, s->block_size, s->max_blocks, s->block_table
-    };
+    KvView v = { NULL, t, heads, dim, s->block_size, s->max_blocks, s->block_table };
+    *bytes = (size_t)s->n_blocks * 2 * (size_t)heads * (size_t)s->block_size * (size_t)(row_bytes(v) + scale_bytes(v));
+    v.data = memset(check_alloc(c, *bytes), 0x5a, *bytes);
+    return v;
 }
 
-static void check_store(Check *c, DType t, int32_t heads, int32_t dim)
+static void check_store(Check *c, DType t, int32_t heads, int32_t dim, Fill fill)
 {
     Scene s;
     size_t bytes;
     scene_open_random(&s, c, 40, 65, check_int(c, 1, 20));
     check_label(c, "kv_store %s heads=%d dim=%d rows=%d", dtype_name(t), heads, dim, s.batch.n_rows);
     KvView want = open_view(c, &s, t, heads, dim, &bytes), got = want;
-    Tensor k = check_random_heads(c, FILL_NASTY, DT_F32, s.batch.n_rows, heads, dim);
-    Tensor all = check_random(c, FILL_NASTY, DT_F32, s.batch.n_rows, 2 * heads * dim);
+    Tensor k = check_random_heads(c, fill, DT_F32, s.batch.n_rows, heads, dim);
+    Tensor all = check_random(c, fill, DT_F32, s.batch.n_rows, 2 * heads * dim);
     Tensor v = tensor_heads(all.data, DT_F32, s.batch.n_rows, heads, dim, 2 * heads * dim, 2 * dim);
     for (int32_t r = 0; r < s.batch.n_rows; r++) {
         for (int32_t h = 0; h < heads; h++) {
@@ -146,7 +199,7 @@ static void check_move(Check *c, DType t, int32_t heads, int32_t dim)
     scene_open(&s, c, &(SceneSeq){ COMMITTED, ROWS, false, TREE_RANDOM }, 1, check_int(c, 1, 20), 0);
     check_label(c, "kv_move %s heads=%d dim=%d block=%d", dtype_name(t), heads, dim, s.block_size);
     KvView before = open_view(c, &s, t, heads, dim, &bytes);
-    check_fill(c, tensor_1d(before.data, t, (int64_t)(bytes / dtype_bytes(t))), FILL_NORMAL);
+    for (size_t i = 0; i < bytes; i++) ((uint8_t *)before.data)[i] = (uint8_t)check_u32(c);
     int32_t path[MAX_DEPTH], from[MAX_DEPTH], to[MAX_DEPTH], n = scene_path(&s, ROWS - 1, path);
     for (int32_t i = 0; i < n; i++) {
         from[i] = COMMITTED + path[i];
@@ -165,6 +218,12 @@ static void check_move(Check *c, DType t, int32_t heads, int32_t dim)
                 for (int32_t j = 0; j < COMMITTED; j++)
                     check_bytes(c, entry_at(got, scene_store(&s, 0, j), part, h),
                                 entry_at(before, scene_store(&s, 0, j), part, h), row);
+                if (t != DT_F8_E4M3) continue;
+                for (int32_t i = 0; i < n; i++)
+                    check_bytes(c, scale_at(got, s.store[i], part, h), scale_at(before, s.store[path[i]], part, h), 4);
+                for (int32_t j = 0; j < COMMITTED; j++)
+                    check_bytes(c, scale_at(got, scene_store(&s, 0, j), part, h),
+                                scale_at(before, scene_store(&s, 0, j), part, h), 4);
             }
         }
     }
@@ -181,6 +240,11 @@ static void bench_all(Check *c)
     check_label(c, "kv_store 512 rows, 8 heads of 128");
     check_work(c, 0, 512.0 * 8 * 128 * 2 * 6);
     while (check_next_variant(c)) CHECK_RUN(c, c->ops->kv_store(c->stream, view, k, k, s.store));
+    if (!c->device) {
+        view.dtype = DT_F8_E4M3;
+        check_label(c, "kv_store 512 rows, 8 heads of 128, F8_E4M3");
+        while (check_next_variant(c)) CHECK_RUN(c, c->ops->kv_store(c->stream, view, k, k, s.store));
+    }
     check_done(c);
 
     Tensor x = check_random(c, FILL_NORMAL, DT_F32, 512, 1024), out = check_output(c, DT_BF16, 512, 1024);
@@ -217,8 +281,12 @@ int main(int argc, char **argv)
         check_round(&c, check_int(&c, 0, 40), sizes[i]);
         check_gather(&c, i & 1 ? DT_F32 : DT_BF16, sizes[i], check_int(&c, 0, 40));
         if (sizes[i] > 256) continue;
-        check_store(&c, i & 1 ? DT_F32 : DT_BF16, check_int(&c, 1, 4), (int32_t)sizes[i]);
+        check_store(&c, i & 1 ? DT_F32 : DT_BF16, check_int(&c, 1, 4), (int32_t)sizes[i], FILL_NASTY);
         check_move(&c, i & 1 ? DT_F32 : DT_BF16, check_int(&c, 1, 4), (int32_t)sizes[i]);
+        if (c.device) continue; /* a device knows no caches of codes */
+        static const Fill fills[] = { FILL_NORMAL, FILL_NASTY, FILL_ZERO, FILL_BROKEN };
+        for (int f = 0; f < COUNT(fills); f++) check_store(&c, DT_F8_E4M3, check_int(&c, 1, 4), (int32_t)sizes[i], fills[f]);
+        check_move(&c, DT_F8_E4M3, check_int(&c, 1, 4), (int32_t)sizes[i]);
     }
     return check_end(&c);
 }

@@ -7,6 +7,7 @@
 #include "backend/cpu/kv.h"
 #include "backend/cpu/vectors.h"
 #include "base/fmath.h"
+#include "tensor/small_float.h"
 
 #include <string.h>
 
@@ -19,11 +20,23 @@ static int32_t key_store(const AttentionJob *job, const BatchSeq *seq, int32_t r
     return job->store[job->batch->path[(int64_t)row * MAX_DEPTH + j - seq->n_committed]];
 }
 
-static const float *widen(float *buffer, const void *entry, const KvView *view)
+static const float *widen(float *buffer, const void *row, const KvView *view)
 {
-    if (view->dtype == DT_F32) return entry;
-    for (int32_t d = 0; d < view->head_dim; d++) buffer[d] = bf16_to_f32(((const uint16_t *)entry)[d]);
+    const uint16_t *halves = row;
+    const uint8_t *codes = row;
+    int32_t dim = view->head_dim;
+    switch (view->dtype) {
+    case DT_F32: return row;
+    case DT_BF16: for (int32_t d = 0; d < dim; d++) buffer[d] = bf16_to_f32(halves[d]); break;
+    default: for (int32_t d = 0; d < dim; d++) buffer[d] = e4m3_to_f32(codes[d]) / KV_CODE_UNIT;
+    }
     return buffer;
+}
+
+/* What a scale multiplies the product of its key, or the weight of its value, by. */
+static float factor_of(const KvView *view, const float *scale)
+{
+    return kv_has_scales(view->dtype) ? *scale * KV_CODE_UNIT : 1.0f;
 }
 
 /* x[j] = scaled dot product of q with key j of [first, end); returns the largest. */
@@ -32,8 +45,10 @@ static float score_keys(const AttentionJob *job, const BatchSeq *seq, int32_t ro
 {
     float buffer[ATTN_MAX_HEAD_DIM], largest = -F_INF;
     for (int32_t j = first; j < end; j++) {
-        const float *k = widen(buffer, kv_key(&job->view, key_store(job, seq, row, j), kv_head), &job->view);
-        x[j] = lanes_dot(q, k, job->view.head_dim) * job->scale;
+        int32_t store = key_store(job, seq, row, j);
+        const float *k = widen(buffer, kv_key(&job->view, store, kv_head), &job->view);
+        float factor = job->scale * factor_of(&job->view, kv_key_scale(&job->view, store, kv_head));
+        x[j] = lanes_dot(q, k, job->view.head_dim) * factor;
         largest = x[j] > largest ? x[j] : largest;
     }
     return largest;
@@ -48,10 +63,11 @@ static float sum_split(const AttentionJob *job, const BatchSeq *seq, int32_t row
     for (int32_t j = first; j < end; j++) *m = x[j] > *m ? x[j] : *m;
     memset(o, 0, (size_t)job->view.head_dim * sizeof *o);
     for (int32_t j = first; j < end; j++) {
-        const float *v = widen(buffer, kv_value(&job->view, key_store(job, seq, row, j), kv_head), &job->view);
-        float p = f_exp(x[j] - *m);
+        int32_t store = key_store(job, seq, row, j);
+        const float *v = widen(buffer, kv_value(&job->view, store, kv_head), &job->view);
+        float p = f_exp(x[j] - *m), weight = p * factor_of(&job->view, kv_value_scale(&job->view, store, kv_head));
         lane[j % LANES] += p;
-        for (int32_t d = 0; d < job->view.head_dim; d++) o[d] = fmaf(p, v[d], o[d]);
+        for (int32_t d = 0; d < job->view.head_dim; d++) o[d] = fmaf(weight, v[d], o[d]);
     }
     return lanes_sum(lane);
 }

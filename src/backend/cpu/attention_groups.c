@@ -41,18 +41,21 @@ typedef struct Share {
     int64_t      end;
 } Share;
 
-/* A worker's scratch: its share, a tile of keys or values, the scores of one split, then room for partials. */
+/* A worker's scratch: its share, a tile of keys or values, widened keys before they are turned, the scores of one split,
+ * then room for partials. */
 enum {
     SHARE_FLOATS = 32,
     TILE_FLOATS = TILE_KEYS * ATTN_MAX_HEAD_DIM,
+    WIDE_FLOATS = 16 * ATTN_MAX_HEAD_DIM,
     SCORE_FLOATS = GROUP_QUERIES * X_STRIDE,
-    FIRST_PARTIAL = SHARE_FLOATS + TILE_FLOATS + SCORE_FLOATS,
+    FIRST_PARTIAL = SHARE_FLOATS + TILE_FLOATS + WIDE_FLOATS + SCORE_FLOATS,
     PARTIAL_FLOATS = WORKER_SCRATCH_BYTES / 4 - FIRST_PARTIAL,
 };
 
 typedef struct Plan {
     AttentionJob job;
     const AttentionKernels *k;
+    bool    has_scales;
     int32_t heads_per_kv;
     int32_t group_queries; /* queries of a group, at most */
     int32_t n_splits;      /* of the longest context */
@@ -67,7 +70,7 @@ typedef struct Plan {
 typedef struct Group {
     const BatchSeq *seq;
     int32_t kv_head, first, n;
-    float  *tile, *x;
+    float  *tile, *wide, *x;
     const float *q[GROUP_QUERIES];
     float       *out[GROUP_QUERIES];
     float       *partial[GROUP_QUERIES]; /* of split 0, the others behind it */
@@ -75,6 +78,8 @@ typedef struct Group {
     int32_t      first_seen; /* by any of them */
     const void  *key[2 * ATTN_SPLIT + MAX_AHEAD]; /* of the split's shared positions; the values behind them */
     const void **value;
+    float        key_factor[X_STRIDE];   /* of the split's shared positions: what a product with the key is multiplied by */
+    float        value_factor[X_STRIDE]; /* of all of them, as the row at hand sees them; only where the cache has scales */
 } Group;
 
 static float *partial_of(const Plan *plan, const Group *g, int32_t query, int32_t split)
@@ -95,10 +100,21 @@ static int32_t shared_keys(const Group *g)
     return g->seq->certain ? g->n_keys[g->n - 1] : g->seq->n_committed;
 }
 
-static int64_t bytes_to_value(const Plan *plan)
+/* Of a cache without scales: one factor for all. */
+static void set_key_factors(const Plan *plan, Group *g)
 {
-    const KvView *view = &plan->job.view;
-    return (int64_t)view->n_heads * view->block_size * kv_row_bytes(view);
+    for (int32_t j = 0; j < X_STRIDE; j++) g->key_factor[j] = plan->job.scale;
+}
+
+/* Of n neighbours in a block, the first at `store`, to place `at` of the split. */
+static void list_factors(const Plan *plan, Group *g, int32_t store, int32_t at, int32_t n)
+{
+    const float *key = kv_key_scale(&plan->job.view, store, g->kv_head);
+    const float *value = kv_value_scale(&plan->job.view, store, g->kv_head);
+    for (int32_t i = 0; i < n; i++) {
+        g->key_factor[at + i] = plan->job.scale * (key[i] * KV_CODE_UNIT);
+        g->value_factor[at + i] = value[i] * KV_CODE_UNIT;
+    }
 }
 
 /* Lists the keys of positions [first, first + n), the last one again to fill its tile, then their values and a
@@ -106,13 +122,16 @@ static int64_t bytes_to_value(const Plan *plan)
 static void list_shared(const Plan *plan, Group *g, int32_t first, int32_t n)
 {
     const KvView *view = &plan->job.view;
-    int64_t row_bytes = kv_row_bytes(view), to_value = bytes_to_value(plan);
+    int64_t row_bytes = kv_view_row_bytes(view), to_value = kv_to_value(view);
     int32_t j = 0;
     if (n <= 0) return;
     while (j < n) {
-        int32_t in_block = view->block_size - (first + j) % view->block_size;
-        const char *at = kv_key(view, kv_store_at(view, g->seq->slot, first + j), g->kv_head);
-        for (int32_t i = 0; i < in_block && j < n; i++, j++) g->key[j] = at + i * row_bytes;
+        int32_t in_block = view->block_size - (first + j) % view->block_size, some = in_block < n - j ? in_block : n - j;
+        int32_t store = kv_store_at(view, g->seq->slot, first + j);
+        const char *at = kv_key(view, store, g->kv_head);
+        for (int32_t i = 0; i < some; i++) g->key[j + i] = at + i * row_bytes;
+        if (plan->has_scales) list_factors(plan, g, store, j, some);
+        j += some;
     }
     for (; j % TILE_KEYS; j++) g->key[j] = g->key[n - 1];
     g->value = g->key + j;
@@ -125,43 +144,72 @@ static void list_shared(const Plan *plan, Group *g, int32_t first, int32_t n)
     }
 }
 
-/* The keys of depths [first, first + n) of a row's path; the last one again up to `room`. */
-static void list_path_keys(const Plan *plan, const Group *g, int32_t row, int32_t first, int32_t n, const void **key,
-                           int32_t room)
+/* Store of depth `depth` of a row's path. */
+static int32_t path_store(const Plan *plan, int32_t row, int32_t depth)
 {
-    const int32_t *path = plan->job.batch->path + (int64_t)row * MAX_DEPTH;
-    for (int32_t j = 0; j < n; j++) key[j] = kv_key(&plan->job.view, plan->job.store[path[first + j]], g->kv_head);
-    for (int32_t j = n; j < room; j++) key[j] = key[n - 1];
+    return plan->job.store[plan->job.batch->path[(int64_t)row * MAX_DEPTH + depth]];
 }
 
-static void keys_to_values(const Plan *plan, const void **entry, int32_t n)
+/* The keys of depths [first, first + n <= 16) of a row's path; the last one again up to 16. */
+static void list_path_keys(const Plan *plan, const Group *g, int32_t row, int32_t first, int32_t n, const void *key[16],
+                           float factor[16])
 {
-    int64_t distance = bytes_to_value(plan);
-    for (int32_t j = 0; j < n; j++) entry[j] = (const char *)entry[j] + distance;
+    const KvView *view = &plan->job.view;
+    for (int32_t j = 0; j < 16; j++) {
+        int32_t store = path_store(plan, row, first + (j < n ? j : n - 1));
+        key[j] = kv_key(view, store, g->kv_head);
+        factor[j] = plan->job.scale;
+        if (plan->has_scales) factor[j] *= *kv_key_scale(view, store, g->kv_head) * KV_CODE_UNIT;
+    }
+}
+
+/* Factors of the values of a row's own path in split [start, end). */
+static void list_path_factors(const Plan *plan, Group *g, int32_t row, int32_t start, int32_t end)
+{
+    int32_t n_committed = g->seq->n_committed, n_keys = plan->job.batch->index[row] + 1;
+    if (n_keys < end) end = n_keys;
+    for (int32_t j = start > n_committed ? start : n_committed; j < end; j++) {
+        int32_t store = path_store(plan, row, j - n_committed);
+        g->value_factor[j - start] = *kv_value_scale(&plan->job.view, store, g->kv_head) * KV_CODE_UNIT;
+    }
 }
 
 /* ---- scores ---- */
 
 static void score_list(const Plan *plan, const Group *g, int32_t first_query, int32_t end_query, int32_t at,
-                       const void *const key[16], int32_t ahead)
+                       const void *const key[16], const float *factor, int32_t ahead)
 {
     const AttentionJob *job = &plan->job;
     for (int32_t i = first_query; i < end_query; i += 4) {
         float *x[4];
         int32_t n = end_query - i < 4 ? end_query - i : 4;
         for (int32_t u = 0; u < n; u++) x[u] = g->x + (i + u) * X_STRIDE + at;
-        plan->k->scores_by_rows(x, g->q + i, n, key, ahead, job->view.head_dim, job->scale, job->view.dtype == DT_BF16);
+        plan->k->scores_by_rows(x, g->q + i, n, key, factor, ahead, job->view.head_dim, job->view.dtype);
     }
+}
+
+/* 16 keys into column `at` of the tile. Codes are widened first: once for all queries, so it need not be fast. */
+static void turn_keys(const Plan *plan, const Group *g, int32_t at, const void *const *key)
+{
+    int32_t dim = plan->job.view.head_dim;
+    const void *wide[16];
+    if (!plan->has_scales) {
+        plan->k->turn_keys(g->tile + at, key, plan->ahead, dim, plan->job.view.dtype == DT_BF16);
+        return;
+    }
+    for (int32_t i = 0; i < 16; i++) {
+        float *row = g->wide + (int64_t)i * dim;
+        plan->k->widen(row, key[i], key[i + plan->ahead], dim, plan->job.view.dtype);
+        wide[i] = row;
+    }
+    plan->k->turn_keys(g->tile + at, wide, 0, dim, false);
 }
 
 /* n_vectors times 16 keys. */
 static void score_tile(const Plan *plan, const Group *g, int32_t first_query, int32_t at, const void *const *key,
                        int n_vectors)
 {
-    const AttentionJob *job = &plan->job;
-    bool is_bf16 = job->view.dtype == DT_BF16;
-    for (int i = 0; i < n_vectors; i++)
-        plan->k->turn_keys(g->tile + 16 * i, key + 16 * i, plan->ahead, job->view.head_dim, is_bf16);
+    for (int i = 0; i < n_vectors; i++) turn_keys(plan, g, 16 * i, key + 16 * i);
     for (int32_t i = first_query; i < g->n; i += BLOCK_QUERIES) {
         float *x[BLOCK_QUERIES];
         const float *q[BLOCK_QUERIES];
@@ -171,7 +219,7 @@ static void score_tile(const Plan *plan, const Group *g, int32_t first_query, in
             x[u] = g->x + query * X_STRIDE + at;
             q[u] = g->q[query];
         }
-        plan->k->scores_by_tile(x, q, n, g->tile, n_vectors, job->view.head_dim, job->scale);
+        plan->k->scores_by_tile(x, q, n, g->tile, g->key_factor + at, n_vectors, plan->job.view.head_dim);
     }
 }
 
@@ -197,8 +245,8 @@ static void score_shared(const Plan *plan, const Group *g, int32_t start, int32_
         if (g->n - first_query >= MIN_QUERIES_BY_TILE) {
             score_tile(plan, g, first_query, t, g->key + t, n - t > 16 ? 2 : 1);
         } else {
-            score_list(plan, g, first_query, g->n, t, g->key + t, plan->ahead);
-            if (n - t > 16) score_list(plan, g, first_query, g->n, t + 16, g->key + t + 16, plan->ahead);
+            for (int32_t u = t; u < t + TILE_KEYS && u < n; u += 16)
+                score_list(plan, g, first_query, g->n, u, g->key + u, g->key_factor + u, plan->ahead);
         }
     }
 }
@@ -227,11 +275,12 @@ static bool next_path(const Plan *plan, const Group *g, int32_t start, int32_t e
 static void score_paths(const Plan *plan, const Group *g, int32_t start, int32_t end)
 {
     const void *key[16];
+    float factor[16];
     for (PathPart part = { 0 }; next_path(plan, g, start, end, &part);) {
         for (int32_t t = part.first; t < part.end; t += 16) {
             int32_t n = part.end - t < 16 ? part.end - t : 16;
-            list_path_keys(plan, g, part.row, t - g->seq->n_committed, n, key, 16);
-            score_list(plan, g, part.first_query, part.first_query + part.n_queries, t - start, key, 0);
+            list_path_keys(plan, g, part.row, t - g->seq->n_committed, n, key, factor);
+            score_list(plan, g, part.first_query, part.first_query + part.n_queries, t - start, key, factor, 0);
         }
     }
 }
@@ -269,7 +318,7 @@ static int32_t clamp(int32_t x, int32_t low, int32_t high)
 
 /* Values of positions [start + at, start + at + n), for all queries that see them. */
 static void add_shared_tile(const Plan *plan, const Group *g, int32_t split, int32_t at, int32_t n,
-                            const void *const *value, int32_t ahead, bool is_bf16)
+                            const void *const *value, int32_t ahead, DType dtype)
 {
     int32_t t = split * ATTN_SPLIT + at;
     for (int32_t i = first_query_at(g, t); i < g->n;) {
@@ -278,7 +327,7 @@ static void add_shared_tile(const Plan *plan, const Group *g, int32_t split, int
             block_add(&block, partial_of(plan, g, i, split) + PARTIAL_HEAD, g->x + i * X_STRIDE + at,
                       clamp(g->first_key[i] - t, 0, n), clamp(g->n_keys[i] - t, 0, n));
         block_close(&block);
-        plan->k->add_values(&block, value, ahead, plan->job.view.head_dim, is_bf16);
+        plan->k->add_values(&block, value, ahead, plan->job.view.head_dim, dtype);
     }
 }
 
@@ -287,18 +336,19 @@ static void widen_values(const Plan *plan, float *tile, const void **value, int3
     int32_t dim = plan->job.view.head_dim;
     for (int32_t j = 0; j < n; j++) {
         float *row = tile + (int64_t)j * dim;
-        plan->k->widen(row, value[j], value[j + plan->ahead], dim);
+        plan->k->widen(row, value[j], value[j + plan->ahead], dim, plan->job.view.dtype);
         value[j] = row;
     }
 }
 
 static void add_shared(const Plan *plan, Group *g, int32_t split, int32_t n)
 {
-    bool is_bf16 = plan->job.view.dtype == DT_BF16, is_widened = is_bf16 && g->n > BLOCK_QUERIES;
+    DType dtype = plan->job.view.dtype;
+    bool is_widened = dtype != DT_F32 && g->n > BLOCK_QUERIES;
     for (int32_t t = first_tile(g, split * ATTN_SPLIT); t < n; t += TILE_KEYS) {
         int32_t in_tile = n - t < TILE_KEYS ? n - t : TILE_KEYS;
         if (is_widened) widen_values(plan, g->tile, g->value + t, in_tile);
-        add_shared_tile(plan, g, split, t, in_tile, g->value + t, is_widened ? 0 : plan->ahead, is_bf16 && !is_widened);
+        add_shared_tile(plan, g, split, t, in_tile, g->value + t, is_widened ? 0 : plan->ahead, is_widened ? DT_F32 : dtype);
     }
 }
 
@@ -308,8 +358,8 @@ static void add_paths(const Plan *plan, const Group *g, int32_t split, int32_t s
     for (PathPart part = { 0 }; next_path(plan, g, start, end, &part);) {
         int32_t n = part.end - part.first;
         if (n <= 0) continue;
-        list_path_keys(plan, g, part.row, part.first - g->seq->n_committed, n, value, n);
-        keys_to_values(plan, value, n);
+        for (int32_t j = 0; j < n; j++)
+            value[j] = kv_value(&plan->job.view, path_store(plan, part.row, part.first - g->seq->n_committed + j), g->kv_head);
         for (int32_t i = 0; i < part.n_queries;) {
             ValueBlock block = { 0 };
             for (; block.n_q < BLOCK_QUERIES && i < part.n_queries; i++) {
@@ -318,12 +368,29 @@ static void add_paths(const Plan *plan, const Group *g, int32_t split, int32_t s
                           g->x + query * X_STRIDE + part.first - start, 0, n);
             }
             block_close(&block);
-            plan->k->add_values(&block, value, 0, plan->job.view.head_dim, plan->job.view.dtype == DT_BF16);
+            plan->k->add_values(&block, value, 0, plan->job.view.head_dim, plan->job.view.dtype);
         }
     }
 }
 
 /* ---- one split, all splits, the end ---- */
+
+static void soften_split(const Plan *plan, Group *g, int32_t split, int32_t start, int32_t end)
+{
+    int32_t row = -1;
+    for (int32_t i = 0; i < g->n; i++) {
+        int32_t n = g->n_keys[i] - start < ATTN_SPLIT ? g->n_keys[i] - start : ATTN_SPLIT;
+        int32_t first = g->first_key[i] > start ? g->first_key[i] - start : 0;
+        if (first >= n) continue;
+        if (plan->has_scales && !g->seq->certain && row_of(plan, g, i) != row) {
+            row = row_of(plan, g, i);
+            list_path_factors(plan, g, row, start, end);
+        }
+        float *partial = partial_of(plan, g, i, split);
+        memset(partial + PARTIAL_HEAD, 0, (size_t)plan->job.view.head_dim * sizeof *partial);
+        plan->k->soften(g->x + i * X_STRIDE, first, n, plan->has_scales ? g->value_factor : NULL, partial);
+    }
+}
 
 static void run_split(const Plan *plan, Group *g, int32_t split)
 {
@@ -332,14 +399,7 @@ static void run_split(const Plan *plan, Group *g, int32_t split)
     list_shared(plan, g, start, n_shared);
     score_shared(plan, g, start, n_shared);
     score_paths(plan, g, start, end);
-    for (int32_t i = 0; i < g->n; i++) {
-        int32_t n = g->n_keys[i] - start < ATTN_SPLIT ? g->n_keys[i] - start : ATTN_SPLIT;
-        int32_t first = g->first_key[i] > start ? g->first_key[i] - start : 0;
-        if (first >= n) continue;
-        float *partial = partial_of(plan, g, i, split);
-        memset(partial + PARTIAL_HEAD, 0, (size_t)plan->job.view.head_dim * sizeof *partial);
-        plan->k->soften(g->x + i * X_STRIDE, first, n, partial);
-    }
+    soften_split(plan, g, split, start, end);
     add_shared(plan, g, split, n_shared);
     add_paths(plan, g, split, start, end);
 }
@@ -459,7 +519,10 @@ static void run_items(void *arg, int worker, int n_workers)
     const Plan *plan = arg;
     Cursor cursor = { 0 };
     float *scratch = worker_scratch(plan->job.st, worker);
-    Group g = { .tile = scratch + SHARE_FLOATS, .x = scratch + SHARE_FLOATS + TILE_FLOATS };
+    Group g = { .tile = scratch + SHARE_FLOATS };
+    g.wide = g.tile + TILE_FLOATS;
+    g.x = g.wide + WIDE_FLOATS;
+    if (!plan->has_scales) set_key_factors(plan, &g);
     for (int i = 0; i < n_workers; i++) { /* the own share, then what is left of the others */
         Share *share = worker_scratch(plan->job.st, (worker + i) % n_workers);
         for (;;) {
@@ -515,7 +578,7 @@ static void cut(Plan *plan, int n_workers)
     plan->partial_floats = PARTIAL_HEAD + plan->job.view.head_dim;
     plan->queries_per_worker = PARTIAL_FLOATS / (plan->partial_floats * plan->n_splits);
     CHECK(plan->queries_per_worker >= 1);
-    plan->ahead = AHEAD_BYTES / (int32_t)kv_row_bytes(&plan->job.view);
+    plan->ahead = AHEAD_BYTES / (int32_t)kv_view_row_bytes(&plan->job.view);
     if (plan->ahead > MAX_AHEAD) plan->ahead = MAX_AHEAD;
     plan->group_queries = GROUP_QUERIES;
     if (plan->group_queries > plan->queries_per_worker) plan->group_queries = (int32_t)plan->queries_per_worker;
@@ -540,7 +603,7 @@ void attention_by_groups(Stream *st, Tensor out, Tensor q, KvView view, const Ba
         cpu_scalar_attention(st, out, q, view, batch, store, scale);
         return;
     }
-    Plan plan = { .job = { out, q, view, batch, store, scale, st }, .k = kernels };
+    Plan plan = { .job = { out, q, view, batch, store, scale, st }, .k = kernels, .has_scales = kv_has_scales(view.dtype) };
     plan.heads_per_kv = (int32_t)(q.shape[1] / view.n_heads);
     attention_count(st, batch);
     double share = measure(&plan) / MIN_WORK_PER_WORKER;

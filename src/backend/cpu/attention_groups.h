@@ -27,27 +27,28 @@ typedef struct ValueBlock {
 } ValueBlock;
 
 typedef struct AttentionKernels {
-    /* x[i][0 .. 16) = scaled q[i] . key[0 .. 16) for n_q <= 4 queries; key[ahead ...] are prefetched meanwhile. */
-    void (*scores_by_rows)(float *const x[], const float *const q[], int n_q, const void *const key[], int32_t ahead,
-                           int32_t dim, float scale, bool is_bf16);
+    /* x[i][j] = factor[j] * (q[i] . key[j]) for j < 16 and n_q <= 4 queries; key[ahead ...] are prefetched meanwhile. */
+    void (*scores_by_rows)(float *const x[], const float *const q[], int n_q, const void *const key[],
+                           const float *factor, int32_t ahead, int32_t dim, DType dtype);
 
-    /* tile[d * TILE_KEYS + j] = key[j][d] for 16 keys. */
+    /* tile[d * TILE_KEYS + j] = key[j][d] for 16 keys, float32 or bf16. */
     void (*turn_keys)(float *tile, const void *const key[], int32_t ahead, int32_t dim, bool is_bf16);
 
-    /* x[i][0 .. 16 n) = scaled q[i] . keys of the tile, for n_q <= BLOCK_QUERIES; x and q are filled up to an even
-     * number with the last one. n is 1 or 2. */
-    void (*scores_by_tile)(float *const x[], const float *const q[], int n_q, const float *tile, int n, int32_t dim,
-                           float scale);
+    /* x[i][j] = factor[j] * (q[i] . key j of the tile) for j < 16 n and n_q <= BLOCK_QUERIES; x and q are filled up to
+     * an even number with the last one. n is 1 or 2. */
+    void (*scores_by_tile)(float *const x[], const float *const q[], int n_q, const float *tile, const float *factor,
+                           int n, int32_t dim);
 
-    /* Scores [first, end) become weights in place; their largest and their sum are left in the partial. Scores are
-     * readable and writable to the next multiple of 16. */
-    void (*soften)(float *x, int32_t first, int32_t end, float *partial);
+    /* Scores [first, end) become weights in place, times factor[j] unless that is NULL; their largest and the sum of the
+     * weights without factors are left in the partial. Scores and factors are readable, scores writable to the next
+     * multiple of 16. */
+    void (*soften)(float *x, int32_t first, int32_t end, const float *factor, float *partial);
 
     /* o[i] += p[i][j] * value[j] for the queries of a closed block, j ascending; value[ahead ...] are prefetched. */
-    void (*add_values)(const ValueBlock *b, const void *const value[], int32_t ahead, int32_t dim, bool is_bf16);
+    void (*add_values)(const ValueBlock *b, const void *const value[], int32_t ahead, int32_t dim, DType dtype);
 
-    /* A bf16 row to float32; `ahead` is prefetched. */
-    void (*widen)(float *out, const uint16_t *row, const uint16_t *ahead, int32_t dim);
+    /* A row of bf16 or E4M3 to float32; `ahead` is prefetched. */
+    void (*widen)(float *out, const void *row, const void *ahead, int32_t dim, DType dtype);
 
     /* out = (sum of partial[0] * o over the partials [first, end), step floats apart) / sum */
     void (*combine)(float *out, const float *first, const float *end, int64_t step, float sum, int32_t dim);

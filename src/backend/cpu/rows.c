@@ -1,8 +1,10 @@
 /* Rows that only move: embedding look-up, rounding, gathering, writing to and moving in the cache. There are
- * no sums here; the one loop worth a second version is rounding to bf16. */
+ * no sums here; the loops worth a second version are rounding to bf16 and encoding for a cache of codes. */
 #include "backend/cpu/rows.h"
 
 #include "backend/cpu/kv.h"
+#include "base/fmath.h"
+#include "tensor/small_float.h"
 
 #include <string.h>
 
@@ -92,16 +94,31 @@ typedef struct KvJob {
     KvView         view;
     Tensor         k, v;
     const int32_t *store;
-    RoundFn        round;
+    const StoreKernels *kernels;
     int32_t        slot, n;
     const int32_t *from, *to;
 } KvJob;
 
-static void write_entry(const KvJob *job, void *entry, const float *x)
+/* The contract's codes of a row; returns their scale. */
+static float encode_row(const StoreKernels *k, uint8_t *codes, const float *x, int64_t n)
+{
+    uint32_t bits = k->largest(x, n);
+    if (bits >= bits_of_float(F_INF)) {
+        memset(codes, 0, (size_t)n);
+        return F_NAN;
+    }
+    float scale = fp8_scale(float_of_bits(bits));
+    k->encode(codes, x, n, scale);
+    return scale;
+}
+
+/* scale: where it goes, if the cache has any. */
+static void write_row(const KvJob *job, void *row, float *scale, const float *x)
 {
     int64_t n = job->view.head_dim;
-    if (job->view.dtype == DT_F32) memcpy(entry, x, (size_t)n * sizeof *x);
-    else job->round(entry, x, n);
+    if (job->view.dtype == DT_F32) memcpy(row, x, (size_t)n * sizeof *x);
+    else if (job->view.dtype == DT_BF16) job->kernels->round(row, x, n);
+    else *scale = encode_row(job->kernels, row, x, n);
 }
 
 /* Heads of some rows later: only pieces of rows are read, too short for the machine's own prefetcher. */
@@ -122,15 +139,16 @@ static void store_heads(void *arg, int64_t first, int64_t end, int worker)
         for (int64_t h = first; h < end; h++) {
             const float *k = tensor_f32(job->k, r) + h * job->k.stride[1];
             const float *v = tensor_f32(job->v, r) + h * job->v.stride[1];
-            write_entry(job, kv_key(view, job->store[r], (int32_t)h), k);
-            write_entry(job, kv_value(view, job->store[r], (int32_t)h), v);
+            int32_t at = job->store[r], head = (int32_t)h;
+            write_row(job, kv_key(view, at, head), kv_key_scale(view, at, head), k);
+            write_row(job, kv_value(view, at, head), kv_value_scale(view, at, head), v);
         }
     }
 }
 
-void rows_kv_store(Stream *st, KvView view, Tensor k, Tensor v, const int32_t *store, RoundFn round)
+void rows_kv_store(Stream *st, KvView view, Tensor k, Tensor v, const int32_t *store, const StoreKernels *kernels)
 {
-    KvJob job = { .view = view, .k = k, .v = v, .store = store, .round = round };
+    KvJob job = { .view = view, .k = k, .v = v, .store = store, .kernels = kernels };
     int64_t head_bytes = k.shape[0] * view.head_dim * 12;
     if (head_bytes > 0) stream_for(st, view.n_heads, rows_per_worker(head_bytes), store_heads, &job);
 }
@@ -139,13 +157,16 @@ static void move_heads(void *arg, int64_t first, int64_t end, int worker)
 {
     const KvJob *job = arg;
     const KvView *view = &job->view;
-    size_t bytes = (size_t)kv_row_bytes(view);
+    size_t bytes = (size_t)kv_view_row_bytes(view);
     for (int i = 0; i < job->n; i++) {
         if (job->from[i] == job->to[i]) continue;
         int32_t from = kv_store_at(view, job->slot, job->from[i]), to = kv_store_at(view, job->slot, job->to[i]);
         for (int64_t h = first; h < end; h++) {
             memcpy(kv_key(view, to, (int32_t)h), kv_key(view, from, (int32_t)h), bytes);
             memcpy(kv_value(view, to, (int32_t)h), kv_value(view, from, (int32_t)h), bytes);
+            if (!kv_has_scales(view->dtype)) continue;
+            *kv_key_scale(view, to, (int32_t)h) = *kv_key_scale(view, from, (int32_t)h);
+            *kv_value_scale(view, to, (int32_t)h) = *kv_value_scale(view, from, (int32_t)h);
         }
     }
 }
@@ -153,10 +174,10 @@ static void move_heads(void *arg, int64_t first, int64_t end, int worker)
 static void kv_move(Stream *st, KvView view, int32_t slot, const int32_t *from, const int32_t *to, int n)
 {
     KvJob job = { .view = view, .slot = slot, .n = n, .from = from, .to = to };
-    if (n > 0) stream_for(st, view.n_heads, rows_per_worker(n * kv_row_bytes(&view) * 4), move_heads, &job);
+    if (n > 0) stream_for(st, view.n_heads, rows_per_worker(n * kv_view_row_bytes(&view) * 4), move_heads, &job);
 }
 
-/* ---- the contract's rounding ---- */
+/* ---- the contract's rounding and encoding ---- */
 
 static void round_values(uint16_t *out, const float *x, int64_t n)
 {
@@ -168,9 +189,22 @@ static void round_rows(Stream *st, Tensor out, Tensor x)
     rows_round(st, out, x, round_values);
 }
 
+/* As integers, which orders magnitudes, infinity and NaN too. */
+static uint32_t largest_bits(const float *x, int64_t n)
+{
+    uint32_t most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = bits_of_float(x[i]) & 0x7fffffffu;
+        most = bits > most ? bits : most;
+    }
+    return most;
+}
+
+static const StoreKernels store_kernels = { round_values, largest_bits, fp8_encode };
+
 static void kv_store(Stream *st, KvView view, Tensor k, Tensor v, const int32_t *store)
 {
-    rows_kv_store(st, view, k, v, store, round_values);
+    rows_kv_store(st, view, k, v, store, &store_kernels);
 }
 
 void cpu_scalar_add_rows(Ops *ops)

@@ -39,6 +39,16 @@ static inline V vd_narrow(VD low, VD high)
     return vcvt_high_f32_f64(vcvt_f32_f64(low), high);
 }
 
+/* E4M3 codes / 256: halves with the codes' bits, whose conversion flushes no denormals. */
+static inline V v_load_e4m3(const uint8_t *codes)
+{
+    uint32_t four;
+    memcpy(&four, codes, sizeof four);
+    int16x4_t wide = vget_low_s16(vmovl_s8(vcreate_s8(four)));
+    uint16x4_t half = vand_u16(vreinterpret_u16_s16(vshl_n_s16(wide, 7)), vdup_n_u16(0xbf80));
+    return vcvt_f32_f16(vreinterpret_f16_u16(half));
+}
+
 /* Lane k of the result is the binary tree over v[k]: each step halves the lanes a sum has and so the vectors. */
 ALWAYS_INLINE V v_sums(const V v[V_LANES])
 {

@@ -6,19 +6,27 @@
 #include "backend/cpu/attention_groups.h"
 #include "backend/cpu/vec/fmath.h"
 
-#define KV_LOAD(row, d) (is_bf16 ? v_load_bf16((const uint16_t *)(row) + (d)) : v_load((const float *)(row) + (d)))
+/* Values d .. of a cache row, widened. */
+ALWAYS_INLINE V kv_load(const void *row, int64_t d, const DType t)
+{
+    switch (t) {
+    case DT_F32: return v_load((const float *)row + d);
+    case DT_BF16: return v_load_bf16((const uint16_t *)row + d);
+    default: return v_load_e4m3((const uint8_t *)row + d);
+    }
+}
 
 /* Asks for the line at value d of a row, once for each cache line; d a multiple of 16. */
-ALWAYS_INLINE void kv_prefetch(const void *row, int64_t d, bool is_bf16)
+ALWAYS_INLINE void kv_prefetch(const void *row, int64_t d, const DType t)
 {
-    if (!is_bf16) __builtin_prefetch((const float *)row + d);
-    else if (d % 32 == 0) __builtin_prefetch((const uint16_t *)row + d);
+    const int item = t == DT_F32 ? 4 : t == DT_BF16 ? 2 : 1;
+    if (d * item % 64 == 0) __builtin_prefetch((const char *)row + d * item);
 }
 
 /* ---- scores by rows ---- */
 
-ALWAYS_INLINE void scores_by_rows_n(float *const x[], const float *const q[], const void *const key[], int32_t ahead,
-                                    int32_t dim, float scale, const bool is_bf16, const int n_q)
+ALWAYS_INLINE void scores_by_rows_n(float *const x[], const float *const q[], const void *const key[],
+                                    const float *factor, int32_t ahead, int32_t dim, const DType t, const int n_q)
 {
     enum { MAX_KEYS = 4 };
     const int n_keys = n_q == 1 ? 4 : n_q <= 3 ? 2 : 1; /* at a time: eight to twelve sums */
@@ -30,9 +38,9 @@ ALWAYS_INLINE void scores_by_rows_n(float *const x[], const float *const q[], co
                 UNROLL for (int c = 0; c < V_PER_16; c++) acc[i][u][c] = v_set(0.0f);
         for (int64_t d = 0; d < dim; d += 16) {
             UNROLL for (int u = 0; u < n_keys; u++) {
-                kv_prefetch(key[k + u + ahead], d, is_bf16);
+                kv_prefetch(key[k + u + ahead], d, t);
                 UNROLL for (int c = 0; c < V_PER_16; c++) {
-                    V row = KV_LOAD(key[k + u], d + c * V_LANES);
+                    V row = kv_load(key[k + u], d + c * V_LANES, t);
                     UNROLL for (int i = 0; i < n_q; i++)
                         acc[i][u][c] = v_fma(v_load(q[i] + d + c * V_LANES), row, acc[i][u][c]);
                 }
@@ -42,21 +50,27 @@ ALWAYS_INLINE void scores_by_rows_n(float *const x[], const float *const q[], co
             UNROLL for (int u = 0; u < n_keys; u++) sum[i][k + u] = v_narrow(acc[i][u]);
     }
     for (int i = 0; i < n_q; i++)
-        for (int k = 0; k < 16; k += V_LANES) v_store(x[i] + k, v_sums(sum[i] + k) * v_set(scale));
+        for (int k = 0; k < 16; k += V_LANES) v_store(x[i] + k, v_sums(sum[i] + k) * v_load(factor + k));
 }
 
-static void scores_by_rows(float *const x[], const float *const q[], int n_q, const void *const key[], int32_t ahead,
-                           int32_t dim, float scale, bool is_bf16)
+ALWAYS_INLINE void scores_by_rows_typed(float *const x[], const float *const q[], int n_q, const void *const key[],
+                                        const float *factor, int32_t ahead, int32_t dim, const DType t)
 {
-    switch (is_bf16 ? n_q : -n_q) {
-    case 1: scores_by_rows_n(x, q, key, ahead, dim, scale, true, 1); break;
-    case 2: scores_by_rows_n(x, q, key, ahead, dim, scale, true, 2); break;
-    case 3: scores_by_rows_n(x, q, key, ahead, dim, scale, true, 3); break;
-    case 4: scores_by_rows_n(x, q, key, ahead, dim, scale, true, 4); break;
-    case -1: scores_by_rows_n(x, q, key, ahead, dim, scale, false, 1); break;
-    case -2: scores_by_rows_n(x, q, key, ahead, dim, scale, false, 2); break;
-    case -3: scores_by_rows_n(x, q, key, ahead, dim, scale, false, 3); break;
-    default: scores_by_rows_n(x, q, key, ahead, dim, scale, false, 4);
+    switch (n_q) {
+    case 1: scores_by_rows_n(x, q, key, factor, ahead, dim, t, 1); break;
+    case 2: scores_by_rows_n(x, q, key, factor, ahead, dim, t, 2); break;
+    case 3: scores_by_rows_n(x, q, key, factor, ahead, dim, t, 3); break;
+    default: scores_by_rows_n(x, q, key, factor, ahead, dim, t, 4);
+    }
+}
+
+static void scores_by_rows(float *const x[], const float *const q[], int n_q, const void *const key[],
+                           const float *factor, int32_t ahead, int32_t dim, DType dtype)
+{
+    switch (dtype) {
+    case DT_F32: scores_by_rows_typed(x, q, n_q, key, factor, ahead, dim, DT_F32); break;
+    case DT_BF16: scores_by_rows_typed(x, q, n_q, key, factor, ahead, dim, DT_BF16); break;
+    default: scores_by_rows_typed(x, q, n_q, key, factor, ahead, dim, DT_F8_E4M3);
     }
 }
 
@@ -96,7 +110,7 @@ ALWAYS_INLINE void turn_4(float *tile, const void *const key[4], int64_t d, bool
 ALWAYS_INLINE void turn_keys_of(float *tile, const void *const key[], int32_t ahead, int32_t dim, const bool is_bf16)
 {
     for (int64_t d = 0; d < dim; d += 16) {
-        for (int k = 0; k < 16; k++) kv_prefetch(key[k + ahead], d, is_bf16);
+        for (int k = 0; k < 16; k++) kv_prefetch(key[k + ahead], d, is_bf16 ? DT_BF16 : DT_F32);
         for (int k = 0; k < 16; k += 4)
             UNROLL for (int i = 0; i < 16; i += 4) turn_4(tile + k, key + k, d + i, is_bf16);
     }
@@ -110,8 +124,8 @@ static void turn_keys(float *tile, const void *const key[], int32_t ahead, int32
 
 /* x[i][0 .. 16). Accumulators are visited in the order in which the tree adds them (bits of n reversed: 0, 8, 4, 12,
  * 2 ...), so that at most four wait on the stack. */
-ALWAYS_INLINE void scores_of_16(float *const x[], int32_t at, const float *const q[], const float *tile, int32_t dim,
-                                float scale, const int n_q)
+ALWAYS_INLINE void scores_of_16(float *const x[], int32_t at, const float *const q[], const float *tile,
+                                const float *factor, int32_t dim, const int n_q)
 {
     V stack[4][BLOCK_QUERIES][V_PER_16];
     for (int n = 0; n < 16; n++) {
@@ -133,20 +147,20 @@ ALWAYS_INLINE void scores_of_16(float *const x[], int32_t at, const float *const
                 UNROLL for (int c = 0; c < V_PER_16; c++) acc[i][c] = stack[level][i][c] + acc[i][c];
         UNROLL for (int i = 0; i < n_q; i++) {
             UNROLL for (int c = 0; c < V_PER_16; c++) {
-                if (level == 4) v_store(x[i] + at + c * V_LANES, acc[i][c] * v_set(scale)); /* n = 15: all is added */
+                if (level == 4) v_store(x[i] + at + c * V_LANES, acc[i][c] * v_load(factor + c * V_LANES)); /* n = 15: all is added */
                 else stack[level][i][c] = acc[i][c];
             }
         }
     }
 }
 
-static void scores_by_tile(float *const x[], const float *const q[], int n_q, const float *tile, int n, int32_t dim,
-                           float scale)
+static void scores_by_tile(float *const x[], const float *const q[], int n_q, const float *tile, const float *factor,
+                           int n, int32_t dim)
 {
     for (int32_t at = 0; at < 16 * n; at += 16) {
-        if (n_q <= 2) scores_of_16(x, at, q, tile + at, dim, scale, 2);
-        else if (n_q <= 4) scores_of_16(x, at, q, tile + at, dim, scale, 4);
-        else scores_of_16(x, at, q, tile + at, dim, scale, 6);
+        if (n_q <= 2) scores_of_16(x, at, q, tile + at, factor + at, dim, 2);
+        else if (n_q <= 4) scores_of_16(x, at, q, tile + at, factor + at, dim, 4);
+        else scores_of_16(x, at, q, tile + at, factor + at, dim, 6);
     }
 }
 
@@ -156,72 +170,81 @@ enum { MAX_VECTORS = 2 * V_PER_16 };
 
 /* Places [first, end) that only some of the queries see: a weight of zero is not enough, the value may be NaN. */
 ALWAYS_INLINE void add_masked(V acc[BLOCK_QUERIES][MAX_VECTORS], const ValueBlock *b, const void *const value[],
-                              int32_t first, int32_t end, int64_t d, const bool is_bf16, const int n_q, const int n_v)
+                              int32_t first, int32_t end, int64_t d, const DType t, const int n_q, const int n_v)
 {
     for (int32_t j = first; j < end; j++) {
         UNROLL for (int i = 0; i < n_q; i++) {
             VI sees = (VI){ 0 } - (j >= b->first[i] && j < b->end[i]);
             V weight = v_set(b->p[i][j]);
             UNROLL for (int c = 0; c < n_v; c++)
-                acc[i][c] = v_pick(sees, v_fma(weight, KV_LOAD(value[j], d + c * V_LANES), acc[i][c]), acc[i][c]);
+                acc[i][c] = v_pick(sees, v_fma(weight, kv_load(value[j], d + c * V_LANES, t), acc[i][c]), acc[i][c]);
         }
     }
 }
 
 /* o[i][d .. d + n_v vectors) += p[i][j] * value[j], j ascending. */
 ALWAYS_INLINE void add_values_n(const ValueBlock *b, const void *const value[], int32_t ahead, int64_t d,
-                                const bool is_bf16, const int n_q, const int n_v)
+                                const DType t, const int n_q, const int n_v)
 {
     V acc[BLOCK_QUERIES][MAX_VECTORS];
     UNROLL for (int i = 0; i < n_q; i++)
         UNROLL for (int c = 0; c < n_v; c++) acc[i][c] = v_load(b->o[i] + d + c * V_LANES);
-    add_masked(acc, b, value, b->first_any, b->first_all, d, is_bf16, n_q, n_v);
+    add_masked(acc, b, value, b->first_any, b->first_all, d, t, n_q, n_v);
     for (int32_t j = b->first_all; j < b->end_all; j++) {
         V v[MAX_VECTORS];
         UNROLL for (int c = 0; c < n_v; c++) {
-            if (c % V_PER_16 == 0) kv_prefetch(value[j + ahead], d + c * V_LANES, is_bf16);
-            v[c] = KV_LOAD(value[j], d + c * V_LANES);
+            if (c % V_PER_16 == 0) kv_prefetch(value[j + ahead], d + c * V_LANES, t);
+            v[c] = kv_load(value[j], d + c * V_LANES, t);
         }
         UNROLL for (int i = 0; i < n_q; i++) {
             V weight = v_set(b->p[i][j]);
             UNROLL for (int c = 0; c < n_v; c++) acc[i][c] = v_fma(weight, v[c], acc[i][c]);
         }
     }
-    add_masked(acc, b, value, b->end_all, b->end_any, d, is_bf16, n_q, n_v);
+    add_masked(acc, b, value, b->end_all, b->end_any, d, t, n_q, n_v);
     UNROLL for (int i = 0; i < n_q; i++)
         UNROLL for (int c = 0; c < n_v; c++) v_store(b->o[i] + d + c * V_LANES, acc[i][c]);
 }
 
 ALWAYS_INLINE void add_values_typed(const ValueBlock *b, const void *const value[], int32_t ahead, int32_t dim,
-                                    const bool is_bf16)
+                                    const DType t)
 {
     int32_t d = 0;
     if (b->n_q == 2)
-        for (; d + 32 <= dim; d += 32) add_values_n(b, value, ahead, d, is_bf16, 2, 2 * V_PER_16);
+        for (; d + 32 <= dim; d += 32) add_values_n(b, value, ahead, d, t, 2, 2 * V_PER_16);
     for (; d < dim; d += 16) {
-        if (b->n_q == 2) add_values_n(b, value, ahead, d, is_bf16, 2, V_PER_16);
-        else if (b->n_q == 4) add_values_n(b, value, ahead, d, is_bf16, 4, V_PER_16);
-        else add_values_n(b, value, ahead, d, is_bf16, 6, V_PER_16);
+        if (b->n_q == 2) add_values_n(b, value, ahead, d, t, 2, V_PER_16);
+        else if (b->n_q == 4) add_values_n(b, value, ahead, d, t, 4, V_PER_16);
+        else add_values_n(b, value, ahead, d, t, 6, V_PER_16);
     }
 }
 
-static void add_values(const ValueBlock *b, const void *const value[], int32_t ahead, int32_t dim, bool is_bf16)
+static void add_values(const ValueBlock *b, const void *const value[], int32_t ahead, int32_t dim, DType dtype)
 {
-    if (is_bf16) add_values_typed(b, value, ahead, dim, true);
-    else add_values_typed(b, value, ahead, dim, false);
+    switch (dtype) {
+    case DT_F32: add_values_typed(b, value, ahead, dim, DT_F32); break;
+    case DT_BF16: add_values_typed(b, value, ahead, dim, DT_BF16); break;
+    default: add_values_typed(b, value, ahead, dim, DT_F8_E4M3);
+    }
 }
 
-static void widen(float *out, const uint16_t *row, const uint16_t *ahead, int32_t dim)
+ALWAYS_INLINE void widen_typed(float *out, const void *row, const void *ahead, int32_t dim, const DType t)
 {
     for (int32_t d = 0; d < dim; d += V_LANES) {
-        if (d % 32 == 0) __builtin_prefetch(ahead + d);
-        v_store(out + d, v_load_bf16(row + d));
+        if (d % 16 == 0) kv_prefetch(ahead, d, t);
+        v_store(out + d, kv_load(row, d, t));
     }
+}
+
+static void widen(float *out, const void *row, const void *ahead, int32_t dim, DType dtype)
+{
+    if (dtype == DT_BF16) widen_typed(out, row, ahead, dim, DT_BF16);
+    else widen_typed(out, row, ahead, dim, DT_F8_E4M3);
 }
 
 /* ---- softmax of one split, and the end ---- */
 
-static void soften(float *x, int32_t first, int32_t end, float *partial)
+static void soften(float *x, int32_t first, int32_t end, const float *factor, float *partial)
 {
     V m = v_set(-F_INF), l[V_PER_16] = { 0 };
     float lane[V_LANES];
@@ -238,7 +261,7 @@ static void soften(float *x, int32_t first, int32_t end, float *partial)
             int32_t at = j + c * V_LANES;
             V p = v_exp(v_load(x + at) - v_set(largest));
             l[c] = v_pick(v_first(end - at) & ~v_first(first - at), l[c] + p, l[c]);
-            v_store(x + at, p);
+            v_store(x + at, factor ? p * v_load(factor + at) : p);
         }
     }
     partial[0] = largest;

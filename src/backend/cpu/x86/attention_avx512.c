@@ -8,10 +8,18 @@
 
 #include <immintrin.h>
 
-/* 16 values of a cache row, widened. */
-ALWAYS_INLINE __m512 kv_load(const void *row, int64_t d, bool is_bf16)
+/* E4M3 codes / 256: halves with the codes' bits, whose conversion flushes no denormals. */
+ALWAYS_INLINE __m512 load_e4m3(const uint8_t *codes)
 {
-    if (!is_bf16) return _mm512_loadu_ps((const float *)row + d);
+    __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)codes));
+    return _mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xbf80)));
+}
+
+/* 16 values of a cache row, widened. */
+ALWAYS_INLINE __m512 kv_load(const void *row, int64_t d, const DType t)
+{
+    if (t == DT_F32) return _mm512_loadu_ps((const float *)row + d);
+    if (t != DT_BF16) return load_e4m3((const uint8_t *)row + d);
     __m256i half = _mm256_loadu_si256((const __m256i *)((const uint16_t *)row + d));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
@@ -40,17 +48,16 @@ ALWAYS_INLINE __m512 lane_sums(const __m512 v[16])
 }
 
 /* Asks for the 64 bytes at value d of a row, once for each cache line. */
-ALWAYS_INLINE void kv_prefetch(const void *row, int64_t d, bool is_bf16)
+ALWAYS_INLINE void kv_prefetch(const void *row, int64_t d, const DType t)
 {
-    if (!is_bf16) __builtin_prefetch((const float *)row + d);
-    else if (d % 32 == 0) __builtin_prefetch((const uint16_t *)row + d);
+    const int item = t == DT_F32 ? 4 : t == DT_BF16 ? 2 : 1;
+    if (d * item % 64 == 0) __builtin_prefetch((const char *)row + d * item);
 }
 
 /* ---- scores by rows ---- */
 
-/* x[i][0 .. 16) = scaled q[i] . key[0 .. 16) for n_q <= 4 queries; key[ahead ...] are prefetched meanwhile. */
-ALWAYS_INLINE void scores_by_rows_n(float *const x[], const float *const q[], const void *const key[], int32_t ahead,
-                                    int32_t dim, float scale, bool is_bf16, const int n_q)
+ALWAYS_INLINE void scores_by_rows_n(float *const x[], const float *const q[], const void *const key[],
+                                    const float *factor, int32_t ahead, int32_t dim, const DType t, const int n_q)
 {
     enum { KEYS = 4 }; /* at a time: 4 x 4 accumulators hide the latency of fma */
     __m512 sum[4][16];
@@ -61,8 +68,8 @@ ALWAYS_INLINE void scores_by_rows_n(float *const x[], const float *const q[], co
         for (int64_t d = 0; d < dim; d += 16) {
             __m512 row[KEYS];
             for (int u = 0; u < KEYS; u++) {
-                kv_prefetch(key[k + u + ahead], d, is_bf16);
-                row[u] = kv_load(key[k + u], d, is_bf16);
+                kv_prefetch(key[k + u + ahead], d, t);
+                row[u] = kv_load(key[k + u], d, t);
             }
             for (int i = 0; i < n_q; i++) {
                 __m512 query = _mm512_loadu_ps(q[i] + d);
@@ -72,26 +79,27 @@ ALWAYS_INLINE void scores_by_rows_n(float *const x[], const float *const q[], co
         for (int i = 0; i < n_q; i++)
             for (int u = 0; u < KEYS; u++) sum[i][k + u] = acc[i][u];
     }
-    for (int i = 0; i < n_q; i++) _mm512_storeu_ps(x[i], _mm512_mul_ps(lane_sums(sum[i]), _mm512_set1_ps(scale)));
+    for (int i = 0; i < n_q; i++) _mm512_storeu_ps(x[i], _mm512_mul_ps(lane_sums(sum[i]), _mm512_loadu_ps(factor)));
+}
+
+ALWAYS_INLINE void scores_by_rows_typed(float *const x[], const float *const q[], int n_q, const void *const key[],
+                                        const float *factor, int32_t ahead, int32_t dim, const DType t)
+{
+    switch (n_q) {
+    case 1: scores_by_rows_n(x, q, key, factor, ahead, dim, t, 1); break;
+    case 2: scores_by_rows_n(x, q, key, factor, ahead, dim, t, 2); break;
+    case 3: scores_by_rows_n(x, q, key, factor, ahead, dim, t, 3); break;
+    default: scores_by_rows_n(x, q, key, factor, ahead, dim, t, 4);
+    }
 }
 
 static void scores_by_rows(float *const x[], const float *const q[], int n_q, const void *const key[],
-                                  int32_t ahead, int32_t dim, float scale, bool is_bf16)
+                           const float *factor, int32_t ahead, int32_t dim, DType dtype)
 {
-    if (is_bf16) {
-        switch (n_q) {
-        case 1: scores_by_rows_n(x, q, key, ahead, dim, scale, true, 1); break;
-        case 2: scores_by_rows_n(x, q, key, ahead, dim, scale, true, 2); break;
-        case 3: scores_by_rows_n(x, q, key, ahead, dim, scale, true, 3); break;
-        default: scores_by_rows_n(x, q, key, ahead, dim, scale, true, 4);
-        }
-    } else {
-        switch (n_q) {
-        case 1: scores_by_rows_n(x, q, key, ahead, dim, scale, false, 1); break;
-        case 2: scores_by_rows_n(x, q, key, ahead, dim, scale, false, 2); break;
-        case 3: scores_by_rows_n(x, q, key, ahead, dim, scale, false, 3); break;
-        default: scores_by_rows_n(x, q, key, ahead, dim, scale, false, 4);
-        }
+    switch (dtype) {
+    case DT_F32: scores_by_rows_typed(x, q, n_q, key, factor, ahead, dim, DT_F32); break;
+    case DT_BF16: scores_by_rows_typed(x, q, n_q, key, factor, ahead, dim, DT_BF16); break;
+    default: scores_by_rows_typed(x, q, n_q, key, factor, ahead, dim, DT_F8_E4M3);
     }
 }
 
@@ -131,7 +139,7 @@ static void turn_keys(float *tile, const void *const key[], int32_t ahead, int32
     for (int32_t d = 0; d < dim; d += step) {
         bool is_half = is_bf16 && dim - d < 32;
         for (int k = 0; k < 16; k++) {
-            kv_prefetch(key[k + ahead], d, is_bf16);
+            kv_prefetch(key[k + ahead], d, is_bf16 ? DT_BF16 : DT_F32);
             const char *at = (const char *)key[k] + (size_t)d * (is_bf16 ? 2 : 4);
             r[k] = is_half ? _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *)at)) : _mm512_loadu_si512(at);
         }
@@ -150,8 +158,8 @@ static void turn_keys(float *tile, const void *const key[], int32_t ahead, int32
 
 /* x[i][0 .. 16 n_v) = scaled q[i] . keys of the tile. Accumulators are visited in the order in which the tree adds
  * them (bits of n reversed: 0, 8, 4, 12, 2 ...), so that at most four wait on the stack. */
-ALWAYS_INLINE void scores_by_tile_n(float *const x[], const float *const q[], const float *tile, int32_t dim,
-                                    float scale, const int n_q, const int n_v)
+ALWAYS_INLINE void scores_by_tile_n(float *const x[], const float *const q[], const float *tile, const float *factor,
+                                    int32_t dim, const int n_q, const int n_v)
 {
     __m512 stack[4][BLOCK_QUERIES][2];
     for (int n = 0; n < 16; n++) {
@@ -174,7 +182,7 @@ ALWAYS_INLINE void scores_by_tile_n(float *const x[], const float *const q[], co
         if (level == 4) { /* n = 15: everything is added */
             for (int i = 0; i < n_q; i++)
                 for (int h = 0; h < n_v; h++)
-                    _mm512_storeu_ps(x[i] + 16 * h, _mm512_mul_ps(acc[i][h], _mm512_set1_ps(scale)));
+                    _mm512_storeu_ps(x[i] + 16 * h, _mm512_mul_ps(acc[i][h], _mm512_loadu_ps(factor + 16 * h)));
             return;
         }
         for (int i = 0; i < n_q; i++)
@@ -183,16 +191,16 @@ ALWAYS_INLINE void scores_by_tile_n(float *const x[], const float *const q[], co
 }
 
 /* Scores of n_v vectors of keys for a block of queries; x and q are filled up to an even number with the last one. */
-static void scores_by_tile(float *const x[], const float *const q[], int n_q, const float *tile, int n_v,
-                                  int32_t dim, float scale)
+static void scores_by_tile(float *const x[], const float *const q[], int n_q, const float *tile, const float *factor,
+                           int n_v, int32_t dim)
 {
     switch (n_v == 2 ? n_q : -n_q) {
-    case 1: case 2: scores_by_tile_n(x, q, tile, dim, scale, 2, 2); break;
-    case 3: case 4: scores_by_tile_n(x, q, tile, dim, scale, 4, 2); break;
-    case 5: case 6: scores_by_tile_n(x, q, tile, dim, scale, 6, 2); break;
-    case -1: case -2: scores_by_tile_n(x, q, tile, dim, scale, 2, 1); break;
-    case -3: case -4: scores_by_tile_n(x, q, tile, dim, scale, 4, 1); break;
-    default: scores_by_tile_n(x, q, tile, dim, scale, 6, 1);
+    case 1: case 2: scores_by_tile_n(x, q, tile, factor, dim, 2, 2); break;
+    case 3: case 4: scores_by_tile_n(x, q, tile, factor, dim, 4, 2); break;
+    case 5: case 6: scores_by_tile_n(x, q, tile, factor, dim, 6, 2); break;
+    case -1: case -2: scores_by_tile_n(x, q, tile, factor, dim, 2, 1); break;
+    case -3: case -4: scores_by_tile_n(x, q, tile, factor, dim, 4, 1); break;
+    default: scores_by_tile_n(x, q, tile, factor, dim, 6, 1);
     }
 }
 
@@ -200,77 +208,84 @@ static void scores_by_tile(float *const x[], const float *const q[], int n_q, co
 
 /* Places [first, end) that only some of the queries see: a weight of zero is not enough, the value may be NaN. */
 ALWAYS_INLINE void add_masked(__m512 acc[BLOCK_QUERIES][8], const ValueBlock *b, const void *const value[],
-                              int32_t first, int32_t end, int64_t d, bool is_bf16, const int n_q, const int n_v)
+                              int32_t first, int32_t end, int64_t d, const DType t, const int n_q, const int n_v)
 {
     for (int32_t j = first; j < end; j++) {
         for (int i = 0; i < n_q; i++) {
             __mmask16 sees = j >= b->first[i] && j < b->end[i] ? 0xffff : 0;
             __m512 weight = _mm512_set1_ps(b->p[i][j]);
             for (int c = 0; c < n_v; c++)
-                acc[i][c] = _mm512_mask3_fmadd_ps(weight, kv_load(value[j], d + 16 * c, is_bf16), acc[i][c], sees);
+                acc[i][c] = _mm512_mask3_fmadd_ps(weight, kv_load(value[j], d + 16 * c, t), acc[i][c], sees);
         }
     }
 }
 
 /* o[i][d .. d + 16 n_v) += p[i][j] * value[j], j ascending. */
-ALWAYS_INLINE void add_values_n(const ValueBlock *b, const void *const value[], int32_t ahead, int64_t d, bool is_bf16,
+ALWAYS_INLINE void add_values_n(const ValueBlock *b, const void *const value[], int32_t ahead, int64_t d, const DType t,
                                 const int n_q, const int n_v)
 {
     __m512 acc[BLOCK_QUERIES][8];
     for (int i = 0; i < n_q; i++)
         for (int c = 0; c < n_v; c++) acc[i][c] = _mm512_loadu_ps(b->o[i] + d + 16 * c);
-    add_masked(acc, b, value, b->first_any, b->first_all, d, is_bf16, n_q, n_v);
+    add_masked(acc, b, value, b->first_any, b->first_all, d, t, n_q, n_v);
     for (int32_t j = b->first_all; j < b->end_all; j++) {
         __m512 v[8];
         for (int c = 0; c < n_v; c++) {
-            kv_prefetch(value[j + ahead], d + 16 * c, is_bf16);
-            v[c] = kv_load(value[j], d + 16 * c, is_bf16);
+            kv_prefetch(value[j + ahead], d + 16 * c, t);
+            v[c] = kv_load(value[j], d + 16 * c, t);
         }
         for (int i = 0; i < n_q; i++) {
             __m512 weight = _mm512_set1_ps(b->p[i][j]);
             for (int c = 0; c < n_v; c++) acc[i][c] = _mm512_fmadd_ps(weight, v[c], acc[i][c]);
         }
     }
-    add_masked(acc, b, value, b->end_all, b->end_any, d, is_bf16, n_q, n_v);
+    add_masked(acc, b, value, b->end_all, b->end_any, d, t, n_q, n_v);
     for (int i = 0; i < n_q; i++)
         for (int c = 0; c < n_v; c++) _mm512_storeu_ps(b->o[i] + d + 16 * c, acc[i][c]);
 }
 
 ALWAYS_INLINE void add_values_q(const ValueBlock *b, const void *const value[], int32_t ahead, int32_t dim,
-                                bool is_bf16, const int n_q)
+                                const DType t, const int n_q)
 {
     int32_t d = 0;
     if (n_q <= 2)
-        for (; d + 128 <= dim; d += 128) add_values_n(b, value, ahead, d, is_bf16, n_q, 8);
-    for (; d + 64 <= dim; d += 64) add_values_n(b, value, ahead, d, is_bf16, n_q, 4);
-    for (; d + 32 <= dim; d += 32) add_values_n(b, value, ahead, d, is_bf16, n_q, 2);
-    for (; d < dim; d += 16) add_values_n(b, value, ahead, d, is_bf16, n_q, 1);
+        for (; d + 128 <= dim; d += 128) add_values_n(b, value, ahead, d, t, n_q, 8);
+    for (; d + 64 <= dim; d += 64) add_values_n(b, value, ahead, d, t, n_q, 4);
+    for (; d + 32 <= dim; d += 32) add_values_n(b, value, ahead, d, t, n_q, 2);
+    for (; d < dim; d += 16) add_values_n(b, value, ahead, d, t, n_q, 1);
 }
 
 ALWAYS_INLINE void add_values_typed(const ValueBlock *b, const void *const value[], int32_t ahead, int32_t dim,
-                                    bool is_bf16)
+                                    const DType t)
 {
     switch (b->n_q) {
-    case 2: add_values_q(b, value, ahead, dim, is_bf16, 2); break;
-    case 4: add_values_q(b, value, ahead, dim, is_bf16, 4); break;
-    default: add_values_q(b, value, ahead, dim, is_bf16, 6);
+    case 2: add_values_q(b, value, ahead, dim, t, 2); break;
+    case 4: add_values_q(b, value, ahead, dim, t, 4); break;
+    default: add_values_q(b, value, ahead, dim, t, 6);
     }
 }
 
-/* o[i] += p[i][j] * value[j] for the queries of a closed block, j ascending; value[ahead ...] are prefetched meanwhile.
- */
-static void add_values(const ValueBlock *b, const void *const value[], int32_t ahead, int32_t dim, bool is_bf16)
+static void add_values(const ValueBlock *b, const void *const value[], int32_t ahead, int32_t dim, DType dtype)
 {
-    if (is_bf16) add_values_typed(b, value, ahead, dim, true);
-    else add_values_typed(b, value, ahead, dim, false);
+    switch (dtype) {
+    case DT_F32: add_values_typed(b, value, ahead, dim, DT_F32); break;
+    case DT_BF16: add_values_typed(b, value, ahead, dim, DT_BF16); break;
+    default: add_values_typed(b, value, ahead, dim, DT_F8_E4M3);
+    }
 }
 
-static void widen(float *out, const uint16_t *row, const uint16_t *ahead, int32_t dim)
+ALWAYS_INLINE void widen_typed(float *out, const void *row, const void *ahead, int32_t dim, const DType t)
 {
     for (int32_t d = 0; d < dim; d += 16) {
-        if (d % 32 == 0) __builtin_prefetch(ahead + d);
-        _mm512_store_ps(out + d, kv_load(row, d, true));
+        kv_prefetch(ahead, d, t);
+        _mm512_store_ps(out + d, kv_load(row, d, t));
     }
+}
+
+static void widen(float *out, const void *row, const void *ahead, int32_t dim, DType dtype)
+{
+    if (dtype == DT_BF16) widen_typed(out, row, ahead, dim, DT_BF16);
+    else widen_typed(out, row, ahead, dim, DT_F8_E4M3);
 }
 
 /* ---- softmax of one split, and the end ---- */
@@ -282,7 +297,7 @@ static __mmask16 lanes_in(int32_t j, int32_t first, int32_t end)
     return (__mmask16)(first > j ? below & 0xffffu << (first - j) : below);
 }
 
-static void soften(float *x, int32_t first, int32_t end, float *partial)
+static void soften(float *x, int32_t first, int32_t end, const float *factor, float *partial)
 {
     __m512 m = _mm512_set1_ps(-F_INF), l = _mm512_setzero_ps();
     for (int32_t j = first / 16 * 16; j < end; j += 16) /* a NaN leaves m, as in the contract */
@@ -291,7 +306,7 @@ static void soften(float *x, int32_t first, int32_t end, float *partial)
     for (int32_t j = first / 16 * 16; j < end; j += 16) {
         __m512 p = v_exp(_mm512_sub_ps(_mm512_loadu_ps(x + j), _mm512_set1_ps(largest)));
         l = _mm512_mask_add_ps(l, lanes_in(j, first, end), l, p);
-        _mm512_storeu_ps(x + j, p);
+        _mm512_storeu_ps(x + j, factor ? _mm512_mul_ps(p, _mm512_loadu_ps(factor + j)) : p);
     }
     partial[0] = largest;
     partial[1] = v_lanes_sum(l);

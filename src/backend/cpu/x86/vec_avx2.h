@@ -39,6 +39,13 @@ static inline V vd_narrow(VD low, VD high)
     return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm256_cvtpd_ps(low)), _mm256_cvtpd_ps(high), 1);
 }
 
+/* E4M3 codes / 256: halves with the codes' bits, whose conversion flushes no denormals. */
+static inline V v_load_e4m3(const uint8_t *codes)
+{
+    __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)codes));
+    return _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16((short)0xbf80)));
+}
+
 /* Lane k of the result is the binary tree over v[k]: each step halves the lanes a sum has and so the vectors. */
 ALWAYS_INLINE V v_sums(const V v[V_LANES])
 {
