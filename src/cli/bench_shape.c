@@ -43,8 +43,8 @@ typedef struct Bench {
 
 static Status open_model(Bench *b, int32_t rows, Model **out, Error *err)
 {
-    ModelOptions mo = { .dtype = b->stack.dtype, .load_format = b->stack.load_format,
-                        .limits = { .max_rows = rows, .max_outputs = 64, .max_seqs = 1, .max_uncertain_rows = 1 } };
+    ModelOptions mo = stack_model_options(&b->stack);
+    mo.limits = (ModelLimits){ .max_rows = rows, .max_outputs = 64, .max_seqs = 1, .max_uncertain_rows = 1 };
     return model_open(out, b->dir, b->backend, &mo, err);
 }
 

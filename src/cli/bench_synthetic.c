@@ -127,8 +127,8 @@ static Status open_all(Synthetic *y, const StackOptions *so, const char *dir, Er
     EngineOptions eo = { .max_num_seqs = 1, .max_num_batched_tokens = 64, .max_model_len = length, .block_size = 16,
                          .n_blocks = (length + 32) / 16 + 2, .max_waiting = 1, .draft_nodes = MOST_ROWS, .draft_depth = MOST_ROWS - 1,
                          .adapts_drafts = true };
-    ModelOptions mo = { .dtype = so->dtype, .load_format = so->load_format,
-                        .limits = { .max_rows = 64, .max_outputs = 64, .max_seqs = 1, .max_uncertain_rows = 16 } };
+    ModelOptions mo = stack_model_options(so);
+    mo.limits = (ModelLimits){ .max_rows = 64, .max_outputs = 64, .max_seqs = 1, .max_uncertain_rows = 16 };
     Status s = backend_open(&y->backend, &so->backend, err);
     if (!s) s = model_open(&model, dir, y->backend, &mo, err);
     if (!s) s = open_drafter(y, so, dir, model, &mo.limits, err);

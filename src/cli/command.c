@@ -37,13 +37,22 @@ static Status one_of(const char *flag, const char *value, const char *const *nam
 
 static Status refuse_later(const Options *o, Error *err)
 {
-    static const char *const kv[] = { "auto", "bfloat16", "float32" };
-    int at;
     if (o->quantization && strcmp(o->quantization, "none") != 0)
         return error_set(err, ERR_UNSUPPORTED, "--quantization %s: this version computes in bf16 and float32 only", o->quantization);
     if (o->tensor_parallel_size > 1)
         return error_set(err, ERR_UNSUPPORTED, "--tensor-parallel-size %d: this version runs on one rank", (int)o->tensor_parallel_size);
-    return one_of("kv-cache-dtype", o->kv_cache_dtype, kv, COUNT(kv), &at, err);
+    return OK;
+}
+
+/* fp8 without a kind is E4M3, as elsewhere. */
+static Status kv_dtype(const Options *o, DType *out, Error *err)
+{
+    static const char *const names[] = { "auto", "bfloat16", "float32", "fp8", "fp8_e4m3", "bf16" };
+    static const DType types[] = { DT_NONE, DT_BF16, DT_F32, DT_F8_E4M3, DT_F8_E4M3, DT_BF16 };
+    int at;
+    Status s = one_of("kv-cache-dtype", o->kv_cache_dtype, names, COUNT(names), &at, err);
+    if (!s) *out = types[at];
+    return s;
 }
 
 /* Without a word about it, people who serve or chat get drafts; `plan` shows what serve would take. The others measure and
@@ -73,9 +82,11 @@ Status command_stack_options(const Options *o, StackOptions *out, Error *err)
     static const char *const formats[] = { "auto", "safetensors", "dummy" };
     static const char *const devices[] = { "auto", "cpu", "cuda" }; /* in the order of DeviceChoice */
     int dtype, format, device;
+    DType kv = DT_NONE;
     Status s = one_of("dtype", o->dtype, dtypes, COUNT(dtypes), &dtype, err);
     if (!s) s = one_of("load-format", o->load_format, formats, COUNT(formats), &format, err);
     if (!s) s = one_of("device", o->device, devices, COUNT(devices), &device, err);
+    if (!s) s = kv_dtype(o, &kv, err);
     if (!s) s = refuse_later(o, err);
     if (s) return s;
     SpeculativeConfig speculation;
@@ -85,6 +96,7 @@ Status command_stack_options(const Options *o, StackOptions *out, Error *err)
         .model = o->model,
         .speculation = speculation,
         .dtype = dtype_of[dtype],
+        .kv_dtype = kv,
         .load_format = format == 2 ? LOAD_DUMMY : LOAD_AUTO,
         .backend = { .n_workers = (int)o->workers, .cpuset = o->cpuset, .device = (DeviceChoice)device },
         .chat_template = o->chat_template,

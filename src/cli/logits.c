@@ -46,8 +46,8 @@ static Status compute(const Options *o, const StackOptions *so, const int32_t *i
     Backend *backend = NULL;
     Model *model = NULL;
     Scorer *scorer = NULL;
-    ModelOptions options = { .dtype = so->dtype, .load_format = so->load_format,
-                             .limits = { .max_rows = CHUNK, .max_outputs = CHUNK, .max_seqs = 1, .max_uncertain_rows = 1 } };
+    ModelOptions options = stack_model_options(so);
+    options.limits = (ModelLimits){ .max_rows = CHUNK, .max_outputs = CHUNK, .max_seqs = 1, .max_uncertain_rows = 1 };
     Status s = model_find(o->model, dir, sizeof dir, err);
     if (!s) s = backend_open(&backend, &so->backend, err);
     if (!s) s = model_open(&model, dir, backend, &options, err);

@@ -68,8 +68,8 @@ static Status read_text(Perplexity *p, const char *dir, Error *err)
 
 static Status open_model(Perplexity *p, const StackOptions *so, const char *dir, Error *err)
 {
-    ModelOptions options = { .dtype = so->dtype, .load_format = so->load_format,
-                             .limits = { .max_rows = CHUNK, .max_outputs = CHUNK, .max_seqs = 1, .max_uncertain_rows = 1 } };
+    ModelOptions options = stack_model_options(so);
+    options.limits = (ModelLimits){ .max_rows = CHUNK, .max_outputs = CHUNK, .max_seqs = 1, .max_uncertain_rows = 1 };
     Status s = backend_open(&p->backend, &so->backend, err);
     if (!s) s = model_open(&p->model, dir, p->backend, &options, err);
     if (s) return s;

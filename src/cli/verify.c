@@ -58,7 +58,7 @@ typedef struct Verify {
     DrawKey        key;
     float          temperature;
     char           name[32];
-    DType          act;
+    DType          act, kv;
 
     /* the drafted run in progress */
     Drafter       *oracle;   /* of the current cell; `face` hands everything on to it */
@@ -94,13 +94,14 @@ static Status open_engine(Verify *v, Who who, EngineOptions *eo, Engine **out, E
     Model *model = NULL;
     Drafter *drafter = who.face;
     int32_t rows = eo->max_num_batched_tokens;
-    ModelOptions mo = { .dtype = v->stack.dtype, .load_format = v->stack.load_format,
-                        .limits = { .max_rows = rows, .max_outputs = rows, .max_seqs = eo->max_num_seqs,
-                                    .max_uncertain_rows = who.face || who.config ? eo->max_num_seqs * DRAFT_ROWS : 1 } };
+    ModelOptions mo = stack_model_options(&v->stack);
+    mo.limits = (ModelLimits){ .max_rows = rows, .max_outputs = rows, .max_seqs = eo->max_num_seqs,
+                               .max_uncertain_rows = who.face || who.config ? eo->max_num_seqs * DRAFT_ROWS : 1 };
     Status s = model_open(&model, v->dir, v->backend, &mo, err);
     if (s) return s;
     v->vocab_size = model->info.vocab_size;
     v->act = model->info.act;
+    v->kv = model->info.numerics.kv;
     snprintf(v->name, sizeof v->name, "%s", model->info.name);
     if (who.config) s = open_own(v, who.config, model, &mo.limits, eo, &drafter, err);
     if (!s) s = engine_open(out, model, v->backend, drafter, eo, err);
@@ -357,7 +358,7 @@ static Status run_own_drafters(Verify *v, Sum sums[N_SUMS], RowCounts *total, Er
     Status s = OK;
     ModelConfig config;
     ModelInfo info;
-    ModelOptions mo = { .dtype = v->stack.dtype, .load_format = v->stack.load_format };
+    ModelOptions mo = stack_model_options(&v->stack);
     s = model_info(v->dir, &mo, &config, &info, err);
     for (int k = 0; !s && k < N_OWN; k++) {
         SpeculativeConfig wanted = { .method = own_methods[k] };
@@ -494,8 +495,8 @@ static Status verify(Verify *v, Error *err)
     Status s = run_plain(v, err);
     double plain = clock_ms();
     if (!s)
-        printf("tandem verify %s: %s, %s, %s, temperature %g; plain: %d prompts, %d tokens each, one row a pass (%.1f s)\n", v->options->model,
-               v->name, dtype_name(v->act), backend_variant(v->backend), v->temperature, v->n_prompts, GRID_MAX_TOKENS,
+        printf("tandem verify %s: %s, %s, cache %s, %s, temperature %g; plain: %d prompts, %d tokens each, one row a pass (%.1f s)\n", v->options->model,
+               v->name, dtype_name(v->act), dtype_name(v->kv), backend_variant(v->backend), v->temperature, v->n_prompts, GRID_MAX_TOKENS,
                (plain - start) / 1e3);
     if (!s) s = run_grid(v, sums, total, err);
     if (!s) s = run_own_drafters(v, sums, total, err);

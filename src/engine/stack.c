@@ -108,9 +108,10 @@ static void gather_stop_ids(Stack *s)
     if (eos[0]) add_stop_id(s, tokenizer_find(s->tokenizer, eos));
 }
 
-static ModelOptions model_options(const StackOptions *o)
+ModelOptions stack_model_options(const StackOptions *o)
 {
-    return (ModelOptions){ .dtype = o->dtype, .load_format = o->load_format, .sampler_version = SAMPLER_VERSION };
+    return (ModelOptions){ .dtype = o->dtype, .kv_dtype = o->kv_dtype, .load_format = o->load_format,
+                           .sampler_version = SAMPLER_VERSION };
 }
 
 /* The compiled tokenizer is a little smaller than its source; a model in one file carries its own. */
@@ -136,7 +137,7 @@ static PlanHost plan_host(const StackOptions *o, const char *dir)
 
 static PlanInput plan_input(const StackOptions *o, const char *dir)
 {
-    PlanInput in = { .dir = dir, .model = model_options(o), .memory_fraction = o->memory_fraction,
+    PlanInput in = { .dir = dir, .model = stack_model_options(o), .memory_fraction = o->memory_fraction,
                      .available_bytes = o->available_bytes };
     in.engine = (EngineOptions){ .max_num_seqs = o->max_num_seqs,
                                  .max_num_batched_tokens = o->max_num_batched_tokens,
@@ -199,7 +200,7 @@ static void log_plan(const Plan *p)
 static Status open_model(Stack *s, const StackOptions *o, const Plan *plan, StackProgress *progress, Model **model,
                          Error *err)
 {
-    ModelOptions options = model_options(o);
+    ModelOptions options = stack_model_options(o);
     options.limits = plan->limits;
     if (progress) {
         options.progress = on_progress;

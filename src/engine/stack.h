@@ -17,6 +17,7 @@ enum { STACK_MAX_STOP_IDS = 32 };
 typedef struct StackOptions {
     const char   *model;          /* as on the command line */
     DType         dtype;          /* DT_NONE = auto */
+    DType         kv_dtype;       /* of the model's cache: DT_NONE = as dtype; drafters' caches follow dtype */
     LoadFormat    load_format;
     BackendOptions backend;
     const char   *chat_template;  /* file that replaces the model's own; NULL = its own */
@@ -50,6 +51,9 @@ typedef struct Stack {
     int32_t       max_model_len;
     const char   *method;                /* "mtp", "ddtree" ... "none" */
 } Stack;
+
+/* How these options open a model; limits are the caller's. */
+ModelOptions stack_model_options(const StackOptions *options);
 
 Status stack_open(Stack *s, const StackOptions *options, StackProgress *progress, Error *err);
 void   stack_close(Stack *s); /* copes with a zeroed one */

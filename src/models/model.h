@@ -31,6 +31,7 @@ typedef enum LoadFormat { LOAD_AUTO, LOAD_DUMMY } LoadFormat;
 
 typedef struct ModelOptions {
     DType       dtype;       /* DT_NONE = auto: BF16 for bf16/f16 checkpoints, F32 for float32 ones; or BF16 / F32 */
+    DType       kv_dtype;    /* of the key and value cache: DT_NONE = as the arithmetic; BF16, F32 or F8_E4M3 */
     LoadFormat  load_format; /* LOAD_DUMMY: cheap reproducible weights of the config's shapes, no file read */
     uint64_t    dummy_seed;
     int32_t     sampler_version; /* SAMPLER_VERSION of sampling/choose.h: goes into the fingerprint */

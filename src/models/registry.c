@@ -34,6 +34,18 @@ static Status find_act(DType *out, const ModelConfig *config, const ModelOptions
     return OK;
 }
 
+/* The cache of keys and values: what --kv-cache-dtype asks for, else the arithmetic's type. */
+static Status find_kv(DType *out, DType act, Backend *backend, const ModelOptions *options, Error *err)
+{
+    Device *device;
+    *out = options->kv_dtype == DT_NONE ? act : options->kv_dtype;
+    if (*out != act && backend && backend_module(backend, &device))
+        return error_set_param(err, ERR_UNSUPPORTED, "--kv-cache-dtype",
+                               "--kv-cache-dtype: caches on a GPU are of the type that --dtype computes in, here %s, and %s was asked for; "
+                               "--device cpu takes it", dtype_name(act), dtype_name(*out));
+    return OK;
+}
+
 static Status make_rope(Decoder *d, Error *err)
 {
     const ModelConfig *c = &d->config;
@@ -66,13 +78,13 @@ void model_close(Model *m)
 /* ---- opening ---- */
 
 /* A device sums a bf16 cache in tiles of its own: other bits, so another fingerprint. */
-static int32_t attention_tile(const Backend *backend, DType act)
+static int32_t attention_tile(const Backend *backend, DType kv)
 {
     Device *device;
-    return backend && act == DT_BF16 && backend_module(backend, &device) ? DEVICE_ATTENTION_TILE : 1;
+    return backend && kv == DT_BF16 && backend_module(backend, &device) ? DEVICE_ATTENTION_TILE : 1;
 }
 
-static Status decoder_new(Decoder **out, const ModelKind *kind, const ModelConfig *config, DType act, Backend *backend,
+static Status decoder_new(Decoder **out, const ModelKind *kind, const ModelConfig *config, DType act, DType kv, Backend *backend,
                           const ModelOptions *options, Error *err)
 {
     Decoder *d = *out = mem_alloc(kind->bytes);
@@ -97,11 +109,11 @@ static Status decoder_new(Decoder **out, const ModelKind *kind, const ModelConfi
                   .act = act },
     };
     d->model.info.numerics = (Numerics){
-        .attn_tile = attention_tile(backend, act),
+        .attn_tile = attention_tile(backend, kv),
         .attn_split = ATTN_SPLIT,
         .max_depth = MAX_DEPTH,
         .residual = DT_F32,
-        .kv = act,
+        .kv = kv,
         .state = DT_F32,
         .sampler_version = options->sampler_version,
     };
@@ -113,11 +125,12 @@ static Status read_config(Decoder **out, const char *dir, Backend *backend, cons
 {
     ModelConfig config;
     const ModelKind *kind = NULL;
-    DType act = DT_NONE;
+    DType act = DT_NONE, kv = DT_NONE;
     Status s = config_read(&config, dir, err);
     if (!s) s = find_kind(&kind, &config, err);
     if (!s) s = find_act(&act, &config, options, err);
-    if (!s) s = decoder_new(out, kind, &config, act, backend, options, err);
+    if (!s) s = find_kv(&kv, act, backend, options, err);
+    if (!s) s = decoder_new(out, kind, &config, act, kv, backend, options, err);
     return s;
 }
 
