@@ -3,7 +3,7 @@
 
     same_tokens.py [N_PROMPTS] [--write]
 
-Runs $TANDEM_BIN on nano and nano-plain, half of the prompts greedy, half at temperature 0.7, and compares each answer
+Runs $TANDEM_BIN on nano and nano-plain, and on nano-plain over a cache of FP8 codes, half of the prompts greedy, half at temperature 0.7, and compares each answer
 with tests/data/token_sha.json. The file was written on x86; on other processors it is what tells them to be equal.
 --write makes it anew: right only after the contract, the models or the prompts were changed on purpose."""
 import json
@@ -19,9 +19,11 @@ N_TOKENS = 48
 # A mask that a machine lacks leaves what is below it: running it again costs time, not truth.
 MASKS = {"x86_64": ["scalar", "avx2", "avx512", ""], "aarch64": ["scalar", ""]}
 PLAIN = {"method": "none"}
-DRAFTED = {
-    "nano": {"method": "mtp", "num_speculative_tokens": 3},
-    "nano-plain": {"method": "dflash", "model": str(ROOT / "models/nano-plain-DFlash")},
+DFLASH = {"method": "dflash", "model": str(ROOT / "models/nano-plain-DFlash")}
+RUNS = {  # arguments, drafts
+    "nano": (["nano"], {"method": "mtp", "num_speculative_tokens": 3}),
+    "nano-plain": (["nano-plain"], DFLASH),
+    "nano-plain, fp8 cache": (["nano-plain", "--kv-cache-dtype", "fp8"], DFLASH),
 }
 
 
@@ -33,8 +35,8 @@ def architecture():
     return {0x3e: "x86_64", 0xb7: "aarch64"}[machine]
 
 
-def answer(model, idx, prompt, mask, drafts):
-    command = [TANDEM, "run", model, "-p", prompt, "-n", str(N_TOKENS), "--seed", str(idx), "--json",
+def answer(arguments, idx, prompt, mask, drafts):
+    command = [TANDEM, "run", *arguments, "-p", prompt, "-n", str(N_TOKENS), "--seed", str(idx), "--json",
                "--temperature", "0" if idx % 2 == 0 else "0.7", "--speculative-config", json.dumps(drafts)]
     env = dict(os.environ, TANDEM_MODELS=str(ROOT / "models"), CPU_MASK=mask)
     run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
@@ -43,23 +45,24 @@ def answer(model, idx, prompt, mask, drafts):
     return json.loads(run.stdout)
 
 
-def compare(model, prompts, on_file):
+def compare(name, prompts, on_file):
     """Prints what differs; returns the answers' shas and how many runs differed."""
+    arguments, drafted = RUNS[name]
     shas, n_wrong, n_drafted = [], 0, 0
     for idx, prompt in enumerate(prompts):
         for mask in MASKS[architecture()]:
-            for drafts in (PLAIN, DRAFTED[model]):
-                got = answer(model, idx, prompt, mask, drafts)
+            for drafts in (PLAIN, drafted):
+                got = answer(arguments, idx, prompt, mask, drafts)
                 n_drafted += got["timings"]["draft_tokens"]
                 if len(shas) == idx:
                     shas.append(got["token_sha"])
                 want = on_file[idx] if on_file else shas[idx]
                 if got["token_sha"] != want:
                     n_wrong += 1
-                    print(f"FAILED {model}, prompt {idx}, CPU_MASK={mask or 'unset'}, {drafts['method']}: "
+                    print(f"FAILED {name}, prompt {idx}, CPU_MASK={mask or 'unset'}, {drafts['method']}: "
                           f"{got['token_sha']} instead of {want}")
     if not n_drafted:
-        print(f"FAILED {model}: nothing was drafted")
+        print(f"FAILED {name}: nothing was drafted")
         n_wrong += 1
     return shas, n_wrong
 
@@ -70,13 +73,13 @@ def main():
     prompts = json.loads((ROOT / "models/prompts.json").read_text(encoding="utf-8"))[:numbers[0] if numbers else 20]
     on_file = {} if is_writing else json.loads(FILE.read_text())
     n_wrong, found = 0, {}
-    for model in DRAFTED:
-        found[model], wrong = compare(model, prompts, on_file.get(model))
+    for name in RUNS:
+        found[name], wrong = compare(name, prompts, on_file.get(name))
         n_wrong += wrong
     if is_writing and not n_wrong:
         FILE.write_text(json.dumps(found, indent=1) + "\n")
     masks = ", ".join(m or "all" for m in MASKS[architecture()])
-    print(f"{len(prompts)} prompts, {len(DRAFTED)} models, plain and drafted, masks {masks}: {n_wrong} differ")
+    print(f"{len(prompts)} prompts, {len(RUNS)} models, plain and drafted, masks {masks}: {n_wrong} differ")
     return n_wrong != 0
 
 

@@ -195,6 +195,28 @@ static void test_drafter_counts(void **state)
     drafter_close(d);
 }
 
+/* Half the cache and a scale a row; states and weights as they were. A context that did not fit fits. */
+static void test_fp8_cache(void **state)
+{
+    Plan bf16, fp8;
+    PlanInput in = input_of("nano-plain", 8000 * MB);
+    in.engine.max_request_bytes = 8 * MB; /* else it gives way to the cache */
+    make(&bf16, &in);
+    in.model.kv_dtype = DT_F8_E4M3;
+    make(&fp8, &in);
+    assert_int_equal(bf16.block_bytes % (2 * 64), 0); /* heads of 64 */
+    assert_int_equal(fp8.block_bytes, bf16.block_bytes / (2 * 64) * (64 + 4));
+    assert_int_equal(fp8.weight_bytes, bf16.weight_bytes);
+    assert_int_equal(bf16.total_bytes - fp8.total_bytes,
+                     bf16.token_cache_bytes - fp8.token_cache_bytes + bf16.page_bytes - fp8.page_bytes);
+
+    in.available_bytes = fp8.total_bytes / 9 * 10 + 5 * MB;
+    in.engine.n_blocks = bf16.engine.n_blocks;
+    make(&fp8, &in);
+    in.model.kv_dtype = DT_NONE;
+    assert_int_equal(plan_make(&bf16, &in, NULL), ERR_PLAN);
+}
+
 static void test_missing_model(void **state)
 {
     Plan p;
@@ -332,6 +354,7 @@ int main(void)
         cmocka_unit_test(test_defaults),      cmocka_unit_test(test_reality),
         cmocka_unit_test(test_refusals_help), cmocka_unit_test(test_fraction_is_the_last_help),
         cmocka_unit_test(test_length),        cmocka_unit_test(test_drafter_counts),
+        cmocka_unit_test(test_fp8_cache),
         cmocka_unit_test(test_missing_model), cmocka_unit_test(test_text),
         cmocka_unit_test(test_host),          cmocka_unit_test(test_kinds_add_up),
         cmocka_unit_test(test_json),

@@ -420,6 +420,10 @@ static void test_groups(void **state)
     assert_int_equal(needs.groups[1].entry_bytes, 8 * 32 * 32 * 4);      /* 8 value heads of 32 x 32 */
     assert_int_equal(needs.groups[1].n_layers, 6);
     assert_int_equal(needs.groups[2].entry_bytes, 3 * (2 * 4 * 32 + 8 * 32) * 4); /* 3 rows of 512 channels */
+
+    options.kv_dtype = DT_F8_E4M3;
+    assert_ok(model_needs(dir, &options, &needs, NULL, &err), &err);
+    assert_int_equal(needs.groups[0].entry_bytes, 2 * 2 * (64 + 4)); /* a code a number, a scale a row */
 }
 
 static void test_no_allocation_in_a_pass(void **state)
@@ -500,6 +504,14 @@ static void test_fingerprint(void **state)
     assert_ok(test_checkpoint_write(c, 1, &err), &err);
     Answer sampler = answer_at(c->dir, &options);
     assert_int_not_equal(before.fingerprint, sampler.fingerprint);
+    ModelOptions cached = options_of(DT_BF16);
+    cached.kv_dtype = DT_F8_E4M3;
+    Answer codes = answer_at(c->dir, &cached);
+    assert_int_not_equal(before.fingerprint, codes.fingerprint); /* caches of two types never mix */
+    assert_memory_not_equal(before.logits, codes.logits, sizeof before.logits[0] * (size_t)before.vocab);
+    cached.kv_dtype = DT_BF16;
+    Answer own = answer_at(c->dir, &cached);
+    assert_int_equal(before.fingerprint, own.fingerprint); /* said or not */
     stream_use_workers(backend_stream(backend), 1);
     Answer same = answer_written(c, 1, DT_BF16);
     stream_use_workers(backend_stream(backend), backend_workers(backend));

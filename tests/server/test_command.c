@@ -45,6 +45,24 @@ static void test_sglang_flags_are_a_word_about_it(void **state)
     assert_int_equal(command_stack_options(&o, &so, &err), ERR_USAGE);
 }
 
+static void test_types_of_the_cache(void **state)
+{
+    static const char *const names[] = { NULL, "auto", "bfloat16", "bf16", "float32", "fp8", "fp8_e4m3" };
+    static const DType types[] = { DT_NONE, DT_NONE, DT_BF16, DT_BF16, DT_F32, DT_F8_E4M3, DT_F8_E4M3 };
+    StackOptions so;
+    Error err = { 0 };
+    Options o = { .command = CMD_SERVE, .model = model_dir };
+    for (int i = 0; i < COUNT(names); i++) {
+        o.kv_cache_dtype = names[i];
+        assert_int_equal(command_stack_options(&o, &so, &err), OK);
+        assert_int_equal(so.kv_dtype, types[i]);
+        assert_int_equal(stack_model_options(&so).kv_dtype, types[i]);
+    }
+    o.kv_cache_dtype = "fp8_e5m2";
+    assert_int_equal(command_stack_options(&o, &so, &err), ERR_USAGE);
+    assert_non_null(strstr(err.text, "--kv-cache-dtype must be one of auto"));
+}
+
 /* The least memory with which these options have a plan, to a MB. */
 static uint64_t least_bytes(StackOptions so)
 {
@@ -86,6 +104,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_who_drafts_by_default),
         cmocka_unit_test(test_sglang_flags_are_a_word_about_it),
+        cmocka_unit_test(test_types_of_the_cache),
         cmocka_unit_test(test_a_plan_that_drafts_do_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,11 +28,11 @@ def refused(*arguments):
 
 class Model:
     """The same tests for each bundled model."""
-    name = None
+    name, flags = None, []
 
     @classmethod
     def setUpClass(cls):
-        cls.server = serve(cls.name, "--max-model-len", "1024")
+        cls.server = serve(cls.name, "--max-model-len", "1024", *cls.flags)
 
     @classmethod
     def tearDownClass(cls):
@@ -71,7 +71,7 @@ class Model:
                 self.assertEqual(own[-1]["finish_reason"], choice["finish_reason"])
 
     def test_the_command_line_says_the_same(self):
-        run = subprocess.run([TANDEM, "run", self.name, "-p", PROMPT, "-n", "32", "--temperature", "0", "--json"], capture_output=True,
+        run = subprocess.run([TANDEM, "run", self.name, "-p", PROMPT, "-n", "32", "--temperature", "0", "--json", *self.flags], capture_output=True,
                              text=True, timeout=PATIENCE, check=True)
         run = json.loads(run.stdout)
         body = self.complete()
@@ -177,6 +177,18 @@ class TestNanoPlain(Model, unittest.TestCase):
 
 class TestNano(Model, unittest.TestCase):
     name = "nano"
+
+
+class TestFp8Cache(Model, unittest.TestCase):
+    """All of it again over a cache of FP8 codes, in the words of other engines' users."""
+    name, flags = "nano", ["--kv-cache-dtype", "fp8_e4m3"]
+
+    def test_it_is_another_cache(self):
+        with serve(self.name, "--max-model-len", "1024") as plain:
+            ask = {"prompt": PROMPT, "max_tokens": 2, "temperature": 0, "logprobs": 1}
+            one, other = (s.post(COMPLETIONS, ask)[1] for s in (plain, self.server))
+        self.assertNotEqual(one["system_fingerprint"], other["system_fingerprint"])
+        self.assertNotEqual(one["choices"][0]["logprobs"]["token_logprobs"], other["choices"][0]["logprobs"]["token_logprobs"])
 
 
 class TestStart(unittest.TestCase):
