@@ -4,7 +4,7 @@
 
 #define VEC_DOT_NAME(what) cpu_neon_##what
 
-enum { V_DOT_TERMS = 1, V_DOT_ROWS = 2 };
+enum { V_DOT_TERMS = 1, V_DOT_ROWS = 2, V_DOT_UNSIGNED = 0 };
 
 typedef struct VDot {
     int16x8_t low, high;

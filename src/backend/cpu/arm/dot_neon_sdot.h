@@ -3,7 +3,7 @@
 
 #define VEC_DOT_NAME(what) cpu_neon_dot_##what
 
-enum { V_DOT_TERMS = 0, V_DOT_ROWS = 4 };
+enum { V_DOT_TERMS = 0, V_DOT_ROWS = 4, V_DOT_UNSIGNED = 0 };
 
 typedef int32x4_t VDot;
 

@@ -2,15 +2,15 @@
  * four bytes are inputs in a row. Codes are unpacked a word of four inputs at a time, for all rows of a group, whose
  * integer sums stay in registers: v_dot_add() of the instruction set adds four products a lane.
  *
- * Codes of up to six bits stay as stored and their offset is in where a sum starts: -offset times the sum of the inputs.
- * Those of eight bits become signed, for no instruction but VNNI's multiplies 255 by 127 without saturating.
+ * Codes stay as stored and their offset is in where a sum starts: -offset times the sum of the inputs. Those of eight bits
+ * become signed where products of 255 by 127 would saturate, or there are none of unsigned by signed numbers.
  * Where sums are kept in 16 bits, they move to 32 before they can overflow: after V_DOT_TERMS products of the largest
  * code by 127 for each word. Integer sums are exact, so none of this shows; floats are the contract's, in its order. */
 #include "backend/cpu/linear_blocks.h"
 #include "backend/cpu/vec/vec.h"
 #include VEC_DOT
 
-enum { WORDS = BLOCK / 4, AHEAD = 4096 }; /* bytes that are asked for ahead of time; past the end they are nobody's, which is no fault */
+enum { WORDS = BLOCK / 4, AHEAD = 8192 }; /* bytes that are asked for ahead of time; past the end they are nobody's, which is no fault */
 
 /* What a format is to the code below: constants in every use. */
 typedef struct Kind {
@@ -20,7 +20,7 @@ typedef struct Kind {
     int         most; /* the largest code's magnitude */
 } Kind;
 
-#define IS_SIGNED(kind) ((kind).most > 63)
+#define IS_SIGNED(kind) ((kind).most > 63 && !V_DOT_UNSIGNED)
 
 /* ---- codes ---- */
 
@@ -35,7 +35,7 @@ static inline VU load_codes(const uint8_t *at)
 ALWAYS_INLINE VU word_codes(const Kind kind, const uint8_t *codes, const int j, const int v, VB table)
 {
     codes += V_BYTES * v;
-    if (kind.high_bits == 4) return load_codes(codes + 64 * j) ^ 0x80808080u;
+    if (kind.high_bits == 4) return load_codes(codes + 64 * j) ^ (IS_SIGNED(kind) ? 0x80808080u : 0);
     VU both = load_codes(codes + 64 * (j / 2)), code = (j & 1 ? both >> 4 : both) & 0x0f0f0f0fu;
     if (kind.has_table) return (VU)v_lookup(table, (VB)code);
     if (kind.high_bits == 1) {
@@ -69,13 +69,9 @@ static inline V e8m0_halves(const uint8_t *at)
     return (V)(bits & (VU)(code > 1));
 }
 
-/* 0.5 * (e4m3 * global), codes without a sign. As a float32 whose exponent is 120 too small a code times 2^120 is its value;
- * a denormal code is digits * 2^-9. */
 static inline V e4m3_scales(const uint8_t *at, V global)
 {
-    VU code = v_load_u8(at);
-    V normal = (V)((code << 20) + (120u << 23)), small = __builtin_convertvector((VI)code, V) * 0x1p-9f;
-    return 0.5f * (v_pick(code < 8, small, normal) * global);
+    return 0.5f * (v_load_e4m3(at) * global);
 }
 
 static inline V small_scales(const uint8_t *at)
@@ -187,6 +183,7 @@ ALWAYS_INLINE void panel_rows(const Kind kind, const int R, const Weight *w, con
 {
     const size_t scale_bytes = block_scale_bytes(l), code_bytes = block_code_bytes(l);
     const bool is_two_level = kind.scales == SCALES_K || kind.scales == SCALES_K6;
+    const int scale_lines = is_two_level ? 5 : 1;
     const VB table = read_table(kind, l);
     const V global = v_set(w->global);
     V acc[V_DOT_ROWS][V_PER_16] = { 0 };
@@ -197,6 +194,7 @@ ALWAYS_INLINE void panel_rows(const Kind kind, const int R, const Weight *w, con
             dmin[v] = kind.scales == SCALES_K ? -v_load_halves(unit + 32 + 2 * V_LANES * v) : global;
         }
         const uint8_t *codes = unit + scale_bytes;
+        UNROLL for (int line = 0; line < scale_lines; line++) __builtin_prefetch(unit + AHEAD + 64 * line);
         for (int k = 0; k < kind.blocks; k++, codes += code_bytes) {
             Scales s[V_PER_16];
             UNROLL for (int line = 0; line < 4 + kind.high_bits; line++) __builtin_prefetch(codes + AHEAD + 64 * line);
@@ -261,7 +259,11 @@ static void any_panel(const Weight *w, const BlockLayout *l, int64_t panel, int6
     kinds[w->contract.format](w, l, panel, begin, end, rows, first, n_rows, out);
 }
 
+/* Formats that are not in the table have the scalar kernel's speed. */
 void VEC_DOT_NAME(linear_blocks)(const LinearSpan *spans, int n_spans, Tensor x, void *scratch)
 {
-    linear_blocks_spans(any_panel, spans, n_spans, x, scratch);
+    bool knows_all = true;
+    for (int i = 0; i < n_spans; i++) knows_all &= kinds[spans[i].job->weight->contract.format] != NULL;
+    if (knows_all) linear_blocks_spans(any_panel, spans, n_spans, x, scratch);
+    else blocks_scalar_spans(spans, n_spans, x, scratch);
 }

@@ -11,6 +11,7 @@
 enum {
     V_DOT_TERMS = 2, /* products that one word puts into a 16-bit sum; 0: sums have 32 bits */
     V_DOT_ROWS = 4,  /* at most: what the registers hold */
+    V_DOT_UNSIGNED = 0, /* codes of 64 and more may be unsigned, too */
 };
 
 typedef VI VDot;

@@ -4,7 +4,7 @@
 
 #define VEC_DOT_NAME(what) cpu_avx512_##what
 
-enum { V_DOT_TERMS = 2, V_DOT_ROWS = 8 };
+enum { V_DOT_TERMS = 2, V_DOT_ROWS = 8, V_DOT_UNSIGNED = 0 };
 
 typedef VI VDot;
 

@@ -4,7 +4,7 @@
 
 #define VEC_DOT_NAME(what) cpu_avx_vnni_##what
 
-enum { V_DOT_TERMS = 0, V_DOT_ROWS = 4 };
+enum { V_DOT_TERMS = 0, V_DOT_ROWS = 4, V_DOT_UNSIGNED = 1 };
 
 typedef VI VDot;
 
@@ -13,15 +13,9 @@ ALWAYS_INLINE VDot v_dot_begin(VI sum)
     return (VDot)sum;
 }
 
-/* Signed codes lend their signs to the inputs. */
 ALWAYS_INLINE VDot v_dot_add(VDot dot, VU code, VU x, const bool is_signed)
 {
-    __m256i c = (__m256i)code, in = (__m256i)x;
-    if (is_signed) {
-        in = _mm256_sign_epi8(in, c);
-        c = _mm256_abs_epi8(c);
-    }
-    return (VDot)_mm256_dpbusd_avx_epi32((__m256i)dot, c, in);
+    return (VDot)_mm256_dpbusd_avx_epi32((__m256i)dot, (__m256i)code, (__m256i)x);
 }
 
 ALWAYS_INLINE VI v_dot_end(VDot dot, VI sum)
