@@ -5,7 +5,7 @@ OP    ?=
 
 PREFIX ?= /usr/local
 
-.PHONY: all install uninstall deb build serve check check-all check-arm64 check-kernels bench-kernels bench bench-drafts verify debug tsan faults fuzz lint format clean setup
+.PHONY: all install uninstall deb build serve check check-all check-arm64 check-kernels bench-kernels bench bench-drafts verify verify-formats debug tsan faults fuzz lint format clean setup
 
 all: build
 
@@ -79,6 +79,14 @@ tsan:
 faults:
 	@[ -f build-faults/build.ninja ] || meson setup build-faults -Dfaults=true -Dtests=disabled >/dev/null
 	@ninja -C build-faults --quiet
+
+# Every stored format of weights: quantised bundled and random models, oracle and own drafters.
+verify-formats:
+	@scripts/setup tests
+	@[ -f build/build.ninja ] || meson setup build >/dev/null
+	@meson configure build -Dtests=enabled >/dev/null
+	@ninja -C build --quiet
+	@tests/formats/verify_formats
 
 # Parsers under libFuzzer, a minute each, then once more with a planted fault each. Needs clang.
 fuzz:

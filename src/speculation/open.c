@@ -7,7 +7,7 @@
 #include "speculation/draft_dflash.h"
 #include "speculation/draft_mtp.h"
 #include "speculation/draft_ngram.h"
-#include "tensor/safetensors.h"
+#include "tensor/checkpoint.h"
 
 #include <stdio.h>
 
@@ -42,11 +42,12 @@ static NgramOptions ngram_options(const SpeculationOptions *o)
 
 /* ---- deciding ---- */
 
-/* MODEL-DFlash beside the model. */
+/* MODEL-DFlash beside the model, which may be MODEL.gguf. */
 static bool find_beside(const char *model_dir, char *dir, size_t size)
 {
     size_t n = strlen(model_dir);
     while (n > 1 && model_dir[n - 1] == '/') n--;
+    if (gguf_is_path(model_dir)) n -= strlen(".gguf");
     int len = snprintf(dir, size, "%.*s-DFlash", (int)n, model_dir);
     return len > 0 && (size_t)len < size && dir_exists(dir);
 }
@@ -63,11 +64,11 @@ static Status find_drafter(const SpeculationOptions *o, SpeculationShape *shape,
 static bool has_mtp(const SpeculationOptions *o, const ModelInfo *target)
 {
     Error why = { 0 };
-    Safetensors *file = NULL;
+    Checkpoint *file = NULL;
     if (mtp_check(target, &why)) return false;
     if (o->load_format == LOAD_DUMMY) return true;
-    bool has = safetensors_open(&file, o->model_dir, &why) == OK && safetensors_find(file, "mtp.fc.weight");
-    safetensors_close(file);
+    bool has = checkpoint_open(&file, o->model_dir, &why) == OK && checkpoint_find(file, "mtp.fc.weight");
+    checkpoint_close(file);
     return has;
 }
 

@@ -40,7 +40,7 @@ static int close_dir(void **state)
 static const char *convert(const TempDir *t, const char *dir)
 {
     Buf file;
-    gguf_from_model(&file, dir);
+    gguf_from_model(&file, dir, QUANT_NONE);
     const char *path = temp_write(t, "model.gguf", file.data, file.len);
     buf_free(&file);
     return path;

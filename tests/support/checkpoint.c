@@ -4,6 +4,7 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "support/encode.h"
 #include "support/golden.h"
 
 #include <math.h>
@@ -119,23 +120,6 @@ void test_checkpoint_remove(TestCheckpoint *c, const char *name)
 void test_checkpoint_rename(TestCheckpoint *c, const char *from, const char *to)
 {
     set_name(test_checkpoint_find(c, from), to);
-}
-
-/* Rounds to the nearest float16, ties to even, denormals included. */
-static uint16_t f32_to_f16(float x)
-{
-    uint16_t sign = signbit(x) ? 0x8000 : 0;
-    double m = fabs((double)x);
-    if (m == 0) return sign;
-    int e = ilogb(m) < -14 ? -14 : ilogb(m);
-    double units = nearbyint(ldexp(m, 10 - e)); /* of the last place */
-    if (units >= 2048) {
-        units /= 2;
-        e++;
-    }
-    CHECK(e <= 15);
-    int bits = units >= 1024 ? (e + 15) << 10 | ((int)units - 1024) : (int)units;
-    return (uint16_t)(sign | bits);
 }
 
 void test_checkpoint_convert(TestTensor *t, DType dtype)

@@ -1,9 +1,11 @@
 /* Model directories to GGUF, for tests. */
 #include "support/gguf_from_model.h"
 
+#include "base/file.h"
 #include "base/fmath.h"
 #include "base/memory.h"
 #include "models/config.h"
+#include "support/encode.h"
 #include "support/gguf_writer.h"
 #include "tensor/safetensors.h"
 
@@ -197,27 +199,63 @@ static void finish(Matrix *m, const char *name, const ModelConfig *c)
 
 /* ---- the whole ---- */
 
-static void put_tensor(GgufWriter *w, const Safetensors *st, const SafetensorsEntry *e, const ModelConfig *c)
+static const uint32_t type_of[QUANT_FORMATS] = {
+    [QUANT_F32] = 0,  [QUANT_BF16] = 30, [QUANT_Q4_0] = 2,  [QUANT_Q4_1] = 3,    [QUANT_Q5_0] = 6,           [QUANT_Q5_1] = 7,
+    [QUANT_Q8_0] = 8, [QUANT_Q4_K] = 12, [QUANT_Q5_K] = 13, [QUANT_Q6_K] = 14, [QUANT_IQ4_NL] = 20, [QUANT_MXFP4_BLOCKS] = 39,
+    [QUANT_NVFP4_BLOCKS] = 40,
+};
+
+/* The second scale of an NVFP4 matrix is a tensor of its own. */
+static float put_global(GgufWriter *w, const char *name, const Matrix *m)
+{
+    char scale[64];
+    float global = nvfp4_global(quant_amax(m->x, m->rows * m->columns));
+    snprintf(scale, sizeof scale, "%.*s.scale", (int)(strlen(name) - strlen(".weight")), name);
+    gguf_put_tensor(w, scale, 0, 1, (int64_t[]){ 1 }, &global, sizeof global);
+    return global;
+}
+
+/* Encodes into `room`, which is as large as the float32 numbers; returns the bytes. */
+static size_t encode(void *room, const Matrix *m, QuantFormat f, float global)
+{
+    const int64_t n = m->rows * m->columns;
+    uint16_t *half = room;
+    if (quant_is_blocks(f)) return encode_blocks(f, room, m->x, n, global);
+    if (f == QUANT_F32) memcpy(room, m->x, (size_t)n * sizeof *m->x);
+    for (int64_t i = 0; f == QUANT_BF16 && i < n; i++) half[i] = f32_to_bf16(m->x[i]);
+    return (size_t)n * (f == QUANT_F32 ? sizeof(float) : sizeof *half);
+}
+
+static void put_tensor(GgufWriter *w, const Safetensors *st, const SafetensorsEntry *e, const ModelConfig *c, QuantFormat wanted)
 {
     char name[64];
     Error err = { 0 };
-    const bool is_conv = e->n_dims == 3, is_half = e->n_dims == 2 && e->dtype == DT_BF16;
     Matrix m = { .rows = e->n_dims > 1 ? e->shape[0] : 1, .columns = e->shape[e->n_dims - 1] };
     const size_t n = (size_t)(m.rows * m.columns);
-    void *stored = malloc(e->bytes);
+    QuantFormat f = e->n_dims == 2 && e->dtype == DT_BF16 ? QUANT_BF16 : QUANT_F32;
+    if (f == QUANT_BF16 && wanted && m.columns % quant_geometry(wanted)->block == 0) f = wanted;
+    void *room = malloc(n * sizeof *m.x);
     m.x = malloc(n * sizeof *m.x);
-    CHECK(safetensors_read(st, e, 0, stored, e->bytes, &err) == OK);
-    dtype_to_f32(m.x, stored, e->dtype, n);
+    CHECK(safetensors_read(st, e, 0, room, e->bytes, &err) == OK);
+    dtype_to_f32(m.x, room, e->dtype, n);
     translate(name, e->name, c);
     reorder(&m, e->name, c);
     finish(&m, e->name, c);
-    uint16_t *half = stored;
-    for (size_t i = 0; is_half && i < n; i++) half[i] = f32_to_bf16(m.x[i]);
-    gguf_put_tensor(w, name, is_half ? 30 : 0, e->n_dims == 1 ? 1 : 2, (int64_t[]){ m.columns, m.rows },
-                    is_half ? stored : (void *)m.x, n * (is_half ? 2 : 4));
-    CHECK(!is_conv || m.rows == e->shape[0]);
+    float global = f == QUANT_NVFP4_BLOCKS ? put_global(w, name, &m) : 1;
+    size_t bytes = encode(room, &m, f, global);
+    gguf_put_tensor(w, name, type_of[f], e->n_dims == 1 ? 1 : 2, (int64_t[]){ m.columns, m.rows }, room, bytes);
+    CHECK(e->n_dims != 3 || m.rows == e->shape[0]);
     free(m.x);
-    free(stored);
+    free(room);
+}
+
+static void put_tokenizer(GgufWriter *w, const char *dir)
+{
+    char path[4200], *json = NULL;
+    size_t n = 0;
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    if (file_read(path, 64 << 20, &json, &n, NULL) == OK) gguf_put_text(w, "tokenizer.huggingface.json", json);
+    mem_free(json);
 }
 
 /* llama3: what each frequency is divided by. */
@@ -235,7 +273,7 @@ static void put_rope_factors(GgufWriter *w, const ModelConfig *c)
     gguf_put_tensor(w, "rope_freqs.weight", 0, 1, &n, plain, (size_t)n * sizeof *plain);
 }
 
-void gguf_from_model(Buf *out, const char *dir)
+void gguf_from_model(Buf *out, const char *dir, QuantFormat matrices)
 {
     ModelConfig c;
     Safetensors *st;
@@ -244,8 +282,9 @@ void gguf_from_model(Buf *out, const char *dir)
     CHECK(config_read(&c, dir, &err) == OK && safetensors_open(&st, dir, &err) == OK);
     gguf_writer_open(&w);
     put_metadata(&w, &c);
+    put_tokenizer(&w, dir);
     put_rope_factors(&w, &c);
-    for (int i = 0; i < safetensors_count(st); i++) put_tensor(&w, st, safetensors_at(st, i), &c);
+    for (int i = 0; i < safetensors_count(st); i++) put_tensor(&w, st, safetensors_at(st, i), &c, matrices);
     gguf_writer_finish(&w, out);
     gguf_writer_close(&w);
     safetensors_close(st);

@@ -4,6 +4,9 @@
 #pragma once
 
 #include "base/buf.h"
+#include "tensor/quant.h"
 
-/* The file's bytes into *out (buf_free). Matrices keep their type, everything else becomes F32. */
-void gguf_from_model(Buf *out, const char *dir);
+/* The file's bytes into *out (buf_free), with the tokenizer.json whole where there is one. Matrices whose rows are whole
+ * blocks of `matrices` are encoded (support/encode.h), others keep their type, as all do with QUANT_NONE; everything else
+ * becomes F32. */
+void gguf_from_model(Buf *out, const char *dir, QuantFormat matrices);
