@@ -76,15 +76,6 @@ static inline V v_load_halves(const uint8_t *x)
     return vcvt_f32_f16(half);
 }
 
-/* E4M3 codes without a sign, by way of halves: those have one more bit of exponent, and eight steps of it lie between. */
-static inline V v_load_e4m3(const uint8_t *x)
-{
-    uint32_t four;
-    memcpy(&four, x, sizeof four);
-    uint16x4_t half = vshl_n_u16(vget_low_u16(vmovl_u8(vcreate_u8(four))), 7);
-    return vcvt_f32_f16(vreinterpret_f16_u16(half)) * 256.0f;
-}
-
 /* Bytes 0 .. 15 to entries of a table. */
 static inline VB v_lookup(VB table, VB i)
 {

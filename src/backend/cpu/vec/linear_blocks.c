@@ -71,7 +71,7 @@ static inline V e8m0_halves(const uint8_t *at)
 
 static inline V e4m3_scales(const uint8_t *at, V global)
 {
-    return 0.5f * (v_load_e4m3(at) * global);
+    return 0.5f * (v_load_e4m3(at) * 256.0f * global);
 }
 
 static inline V small_scales(const uint8_t *at)

@@ -69,13 +69,6 @@ static inline V v_load_halves(const uint8_t *x)
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)x));
 }
 
-/* E4M3 codes without a sign, by way of halves: those have one more bit of exponent, and eight steps of it lie between. */
-static inline V v_load_e4m3(const uint8_t *x)
-{
-    __m128i half = _mm_slli_epi16(_mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)x)), 7);
-    return _mm256_cvtph_ps(half) * 256.0f;
-}
-
 /* Bytes 0 .. 15 to entries of a table, which stands in every 16 bytes. */
 static inline VB v_lookup(VB table, VB i)
 {
