@@ -6,7 +6,7 @@
 typedef enum LoadSource {
     LOAD_MADE_UP, /* dummy numbers, bf16 */
     LOAD_ROWS,    /* plain numbers as they are stored */
-    LOAD_STORED,  /* codes and scales that kernels compute with as they are */
+    LOAD_STORED,  /* bands of codes and scales that kernels compute with as they are */
     LOAD_DECODED, /* float32 by checkpoint_decode_rows() */
 } LoadSource;
 
@@ -15,10 +15,9 @@ typedef struct LoadTask {
     const CheckpointTensor *tensor;    /* NULL: dummy */
     LoadSource              source;
     DType                   dtype;     /* of numbers in staging */
-    int64_t                 first, n;  /* rows; a vector is one row */
-    size_t                  row_bytes; /* of a row in staging, without scales that lie elsewhere */
-    size_t                  scale_bytes; /* of all that belong to group_out rows, where they lie elsewhere; else 0 */
-    uint64_t                hash;      /* of what was loaded, see load_task_hash() */
+    int64_t                 first, n;  /* rows, or inputs where those are outermost; a vector is one row */
+    size_t                  row_bytes; /* of a row of numbers in staging */
+    uint64_t                hash;      /* of what was loaded */
 } LoadTask;
 
 /* What all tasks of a loader share. */
@@ -38,7 +37,8 @@ size_t load_task_room(const LoadTask *t);
 
 /* Gets the bytes; then checks them, hashes them and puts them into their place. */
 typedef struct LoadStaged {
-    const char *rows, *scales; /* in staging */
+    const char    *rows;   /* numbers in staging, or ... */
+    CheckpointBand stored; /* ... a part of a stored matrix */
 } LoadStaged;
 Status load_task_read(const LoadContext *c, const LoadTask *t, void *staging, LoadStaged *out, Error *err);
 Status load_task_put(const LoadContext *c, LoadTask *t, const LoadStaged *staged, Error *err);

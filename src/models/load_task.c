@@ -2,8 +2,8 @@
  *
  *     checkpoint --past the page cache--> staging --hash, check, repack panel by panel--> weight
  *
- * A tensor's hash is the sum of the hashes of its panels (16 rows) and of its groups of scales, each seeded by its place, so it
- * does not depend on the cut into tasks. A panel is repacked right after it was hashed, out of the processor's cache. */
+ * A tensor's hash is the sum of the hashes of its panels (16 rows), each seeded by its place, and of the scales of its tasks,
+ * whose cut is the tensor's. A panel is repacked right after it was hashed, out of the processor's cache. */
 #include "models/load_impl.h"
 
 #include "base/fmath.h"
@@ -34,17 +34,6 @@ static LoadSource source_of(const WeightItem *item, const CheckpointTensor *t)
     return quant_is_plain(t->stored.format) && !t->columns.a && (item->matrix || !t->rows.a) ? LOAD_ROWS : LOAD_DECODED;
 }
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-/* Rows that share scales of their own tensor; 1 also where scales are among the codes. */
-static int64_t group_rows(const LoadTask *t)
-{
-    return t->scale_bytes ? t->tensor->stored.group_out : 1;
-}
-
 LoadTask load_task_of(const WeightItem *item, const Checkpoint *file)
 {
     LoadTask t = { .item = item, .tensor = file ? checkpoint_find(file, item->name) : NULL };
@@ -52,12 +41,7 @@ LoadTask load_task_of(const WeightItem *item, const Checkpoint *file)
     t.dtype = t.source == LOAD_MADE_UP ? DT_BF16 : t.source == LOAD_ROWS ? plain_dtype(t.tensor->stored.format) : DT_F32;
     t.n = item->matrix ? item->shape[0] : 1;
     t.row_bytes = (size_t)(weight_item_count(item) / t.n) * dtype_bytes(t.dtype);
-    if (t.source == LOAD_STORED) {
-        const QuantMatrix *m = &t.tensor->stored;
-        t.row_bytes = quant_row_bytes(m->format, m->n_in);
-        if (t.tensor->scales.bytes)
-            t.scale_bytes = (size_t)t.tensor->scales.bytes / (size_t)ceil_div(m->n_out, m->group_out);
-    }
+    if (t.source == LOAD_STORED) t.n = checkpoint_bands_of(t.tensor);
     return t;
 }
 
@@ -67,15 +51,15 @@ static int64_t whole(int64_t n, int64_t of)
     return n < of ? of : n / of * of;
 }
 
-/* Whole panels, since two threads must not write into one; whole groups of scales; of a format whose inputs are outermost,
- * all. Turned rows take three times their room, and come in whole heads where those are small. */
+/* Whole panels, since two threads must not write into one; of a format whose inputs are outermost, whole units of inputs, or
+ * all where they are decoded. Turned rows take three times their room, and come in whole heads where those are small. */
 int64_t load_task_rows(const LoadTask *t)
 {
     const CheckpointOrder *turned = t->tensor && t->tensor->rows.a ? &t->tensor->rows : NULL;
-    int64_t rows = whole(LOAD_CHUNK_BYTES / (turned ? 4 : 1) / (int64_t)t->row_bytes, WEIGHT_PANEL);
-    const int64_t group = group_rows(t), heads = turned ? turned->a * turned->b * turned->unit : 1;
-    if (t->tensor && !quant_geometry(t->tensor->stored.format)->in_rows) return t->n;
-    if (group > 1 && group < t->n) rows = whole(rows, group % WEIGHT_PANEL ? group * WEIGHT_PANEL : group);
+    const size_t chunk = LOAD_CHUNK_BYTES / (turned ? 4 : 1);
+    const int64_t heads = turned ? turned->a * turned->b * turned->unit : 1;
+    if (t->source == LOAD_DECODED && !quant_geometry(t->tensor->stored.format)->in_rows) return t->n;
+    int64_t rows = t->source == LOAD_STORED ? checkpoint_band(t->tensor, chunk) : whole((int64_t)(chunk / t->row_bytes), WEIGHT_PANEL);
     if (heads % WEIGHT_PANEL == 0 && heads <= rows) rows = whole(rows, heads);
     return rows;
 }
@@ -86,26 +70,16 @@ static int64_t stored_rows(const LoadTask *t)
     return t->item->matrix ? t->n : t->tensor->stored.n_out;
 }
 
-static int64_t first_group(const LoadTask *t)
-{
-    return t->first / group_rows(t);
-}
-
-static int64_t n_groups(const LoadTask *t)
-{
-    return t->scale_bytes ? ceil_div(t->first + t->n, group_rows(t)) - first_group(t) : 0;
-}
-
 size_t load_task_bytes(const LoadTask *t)
 {
-    return (size_t)t->n * t->row_bytes + (size_t)n_groups(t) * t->scale_bytes;
+    return t->source == LOAD_STORED ? checkpoint_band_bytes(t->tensor, t->n) : (size_t)t->n * t->row_bytes;
 }
 
 size_t load_task_room(const LoadTask *t)
 {
-    if (t->source == LOAD_MADE_UP || t->source == LOAD_DECODED) return (size_t)t->n * t->row_bytes;
-    return checkpoint_stage_rows_room(t->tensor, stored_rows(t)) +
-           checkpoint_stage_room((size_t)n_groups(t) * t->scale_bytes);
+    if (t->source == LOAD_STORED) return checkpoint_band_room(t->tensor, t->n);
+    if (t->source == LOAD_ROWS) return checkpoint_stage_rows_room(t->tensor, stored_rows(t));
+    return (size_t)t->n * t->row_bytes;
 }
 
 /* ---- dummy numbers ---- */
@@ -144,29 +118,18 @@ static void dummy_task(const LoadContext *c, const LoadTask *t, uint16_t *out)
 
 /* ---- reading ---- */
 
-static Status stage(const LoadContext *c, const LoadTask *t, char *staging, LoadStaged *out, Error *err)
-{
-    void *at;
-    Status s = checkpoint_stage_rows(c->file, t->tensor, t->first, stored_rows(t), staging, &at, err);
-    out->rows = at;
-    if (s || !t->scale_bytes) return s;
-    CHECK(!t->tensor->rows.a); /* scales lie in the order of rows */
-    s = checkpoint_stage(c->file, &t->tensor->scales, (uint64_t)first_group(t) * t->scale_bytes,
-                         (size_t)n_groups(t) * t->scale_bytes,
-                         staging + checkpoint_stage_rows_room(t->tensor, t->n), &at, err);
-    out->scales = at;
-    return s;
-}
-
 Status load_task_read(const LoadContext *c, const LoadTask *t, void *staging, LoadStaged *out, Error *err)
 {
-    *out = (LoadStaged){ staging, NULL };
+    void *at = staging;
+    Status s = OK;
     switch (t->source) {
-    case LOAD_ROWS:
-    case LOAD_STORED: return stage(c, t, staging, out, err);
-    case LOAD_DECODED: return checkpoint_decode_rows(c->file, t->tensor, t->first, stored_rows(t), staging, err);
-    default: dummy_task(c, t, staging); return OK;
+    case LOAD_STORED: return checkpoint_stage_band(c->file, t->tensor, t->first, t->n, staging, &out->stored, err);
+    case LOAD_ROWS: s = checkpoint_stage_rows(c->file, t->tensor, t->first, stored_rows(t), staging, &at, err); break;
+    case LOAD_DECODED: s = checkpoint_decode_rows(c->file, t->tensor, t->first, stored_rows(t), staging, err); break;
+    default: dummy_task(c, t, staging);
     }
+    out->rows = at;
+    return s;
 }
 
 /* ---- putting into place ---- */
@@ -198,63 +161,52 @@ static Status store_vector(Backend *backend, const LoadTask *t, const void *sour
     return s;
 }
 
-/* The task's rows [at, at + n), as they are stored. */
-static QuantMatrix stored_at(const LoadTask *t, const LoadStaged *staged, int64_t at, int64_t n)
+static void put_rows(const LoadTask *t, const char *rows, int64_t at, int64_t n)
 {
-    QuantMatrix m = t->tensor->stored;
-    m.n_out = n;
-    m.codes = staged->rows + (size_t)at * t->row_bytes;
-    m.scales = staged->scales ? staged->scales + (size_t)(at / group_rows(t)) * t->scale_bytes : NULL;
-    return m;
+    weight_put_rows(t->item->matrix, t->first + at, n, rows + (size_t)at * t->row_bytes, t->dtype);
 }
 
-static void put_rows(const LoadTask *t, const LoadStaged *staged, int64_t at, int64_t n)
+static uint64_t hash_of(const LoadTask *t, const void *bytes, size_t n, int64_t at)
 {
-    Weight *w = t->item->matrix;
-    if (t->source == LOAD_STORED) {
-        QuantMatrix m = stored_at(t, staged, at, n);
-        weight_put_blocks(w, t->first + at, &m);
-    } else {
-        weight_put_rows(w, t->first + at, n, staged->rows + (size_t)at * t->row_bytes, t->dtype);
-    }
-}
-
-static uint64_t hash_panel(const LoadTask *t, const LoadStaged *staged, int64_t at, int64_t n)
-{
-    return XXH3_64bits_withSeed(staged->rows + (size_t)at * t->row_bytes, (size_t)n * t->row_bytes, (uint64_t)(t->first + at));
-}
-
-static uint64_t hash_scales(const LoadTask *t, const LoadStaged *staged)
-{
-    uint64_t sum = 0;
-    const int64_t begins = first_group(t) * group_rows(t) == t->first ? 0 : 1; /* one begun before is the other task's */
-    for (int64_t g = begins; g < n_groups(t); g++)
-        sum += XXH3_64bits_withSeed(staged->scales + (size_t)g * t->scale_bytes, t->scale_bytes, ~(uint64_t)(first_group(t) + g));
-    return sum;
+    return XXH3_64bits_withSeed(bytes, n, (uint64_t)(t->first + at));
 }
 
 /* Panel by panel; a device takes them together, because every piece costs a wait. */
-static Status put_matrix(LoadTask *t, const LoadStaged *staged, Error *err)
+static void put_matrix(LoadTask *t, const char *rows)
 {
-    if (t->source == LOAD_STORED) {
-        QuantMatrix m = stored_at(t, staged, 0, t->n);
-        Status s = quant_check(&m, t->item->name, err);
-        if (s) return s;
-    }
     const bool is_device = t->item->matrix->device != NULL;
     for (int64_t at = 0; at < t->n; at += WEIGHT_PANEL) {
         int64_t n = t->n - at < WEIGHT_PANEL ? t->n - at : WEIGHT_PANEL;
-        t->hash += hash_panel(t, staged, at, n);
-        if (!is_device) put_rows(t, staged, at, n);
+        t->hash += hash_of(t, rows + (size_t)at * t->row_bytes, (size_t)n * t->row_bytes, at);
+        if (!is_device) put_rows(t, rows, at, n);
     }
-    if (is_device) put_rows(t, staged, 0, t->n);
-    t->hash += hash_scales(t, staged);
-    return OK;
+    if (is_device) put_rows(t, rows, 0, t->n);
+}
+
+/* Rows panel by panel, too; inputs all at once. */
+static Status put_stored(LoadTask *t, const CheckpointBand *band, Error *err)
+{
+    const QuantMatrix *m = &band->stored;
+    const bool in_rows = quant_geometry(m->format)->in_rows;
+    const int64_t step = in_rows ? WEIGHT_PANEL : t->n;
+    Status s = quant_check(m, t->item->name, err);
+    for (int64_t at = 0; !s && at < t->n; at += step) {
+        int64_t n = t->n - at < step ? t->n - at : step;
+        QuantMatrix part = in_rows ? quant_rows(m, at, n) : *m;
+        t->hash += hash_of(t, part.codes, band->code_bytes / (size_t)t->n * (size_t)n, at);
+        weight_put_blocks(t->item->matrix, t->first + at, &part);
+    }
+    t->hash += hash_of(t, m->scales, band->scale_bytes, 0) ^ hash_of(t, m->zeros, band->zero_bytes, 0);
+    return s;
 }
 
 Status load_task_put(const LoadContext *c, LoadTask *t, const LoadStaged *staged, Error *err)
 {
-    if (t->item->matrix) return put_matrix(t, staged, err);
-    t->hash = hash_panel(t, staged, 0, 1);
+    if (t->source == LOAD_STORED) return put_stored(t, &staged->stored, err);
+    if (t->item->matrix) {
+        put_matrix(t, staged->rows);
+        return OK;
+    }
+    t->hash = hash_of(t, staged->rows, t->row_bytes, 0);
     return store_vector(c->backend, t, staged->rows, err);
 }

@@ -322,20 +322,12 @@ static Status load_part(const Checkpoint *c, const CheckpointPart *part, uint64_
 /* Rows [first, first + n) of a format whose rows lie together: their codes, and the scales that they use. */
 static Status load_rows(const Checkpoint *c, const CheckpointTensor *t, int64_t first, int64_t n, Loaded *l, Error *err)
 {
-    const int64_t group = t->stored.group_out ? t->stored.group_out : 1;
-    const int64_t first_group = first / group, end_group = (first + n + group - 1) / group;
-    const int64_t n_groups = (t->stored.n_out + group - 1) / group;
-    const uint64_t group_bytes = t->scales.bytes / (uint64_t)n_groups;
-    void *codes;
-    l->m = t->stored;
-    l->m.n_out = n;
-    char *staging = add_piece(l, checkpoint_stage_rows_room(t, n));
+    char *staging = add_piece(l, checkpoint_band_room(t, n));
     if (!staging) return error_set(err, ERR_NOMEM, "no memory for %lld rows of tensor %s", (long long)n, t->name);
-    Status s = checkpoint_stage_rows(c, t, first, n, staging, &codes, err);
-    l->m.codes = codes;
-    if (!s) s = load_part(c, &t->scales, (uint64_t)first_group * group_bytes,
-                          (uint64_t)(end_group - first_group) * group_bytes, l, &l->m.scales, err);
-    return s;
+    CheckpointBand band;
+    Status s = checkpoint_stage_band(c, t, first, n, staging, &band, err);
+    l->m = band.stored;
+    return s ? s : load_part(c, &t->groups, 0, t->groups.bytes, l, &l->m.groups, err);
 }
 
 static Status load_all(const Checkpoint *c, const CheckpointTensor *t, Loaded *l, Error *err)
@@ -368,13 +360,14 @@ static Status decode_loaded(const CheckpointTensor *t, const Loaded *l, int64_t 
     return s;
 }
 
-/* Rows before `first` that have to come along, so that row / group_out counts from the beginning of a group of rows
- * that share scales; none when all wanted rows are in one group. */
-static int64_t rows_before(const QuantMatrix *m, int64_t first, int64_t n)
+/* Rows before `first` that have to come along, so that rows count from the beginning of those that share scales or a word of
+ * zero points; none when all wanted rows do. */
+static int64_t rows_before(const CheckpointTensor *t, int64_t first, int64_t n)
 {
-    if (m->group_out <= 1) return 0;
-    int64_t inside = first % m->group_out;
-    return inside + n <= m->group_out ? 0 : inside;
+    int64_t shared = t->zeros.bytes ? QUANT_ZEROS_IN_WORD : t->stored.group_out;
+    if (shared <= 1) return 0;
+    int64_t inside = first % shared;
+    return !t->zeros.bytes && inside + n <= shared ? 0 : inside;
 }
 
 Status checkpoint_decode_rows(const Checkpoint *c, const CheckpointTensor *t, int64_t first, int64_t n, float *out,
@@ -382,7 +375,7 @@ Status checkpoint_decode_rows(const Checkpoint *c, const CheckpointTensor *t, in
 {
     Loaded l = { 0 };
     const bool in_rows = quant_geometry(t->stored.format)->in_rows;
-    const int64_t skip = in_rows ? rows_before(&t->stored, first, n) : first;
+    const int64_t skip = in_rows ? rows_before(t, first, n) : first;
     if (t->stored.format == QUANT_NONE)
         return error_set(err, ERR_UNSUPPORTED, "tensor %s has type %s, which is not supported", t->name, t->type);
     Status s = in_rows ? load_rows(c, t, first - skip, n + skip, &l, err) : load_all(c, t, &l, err);

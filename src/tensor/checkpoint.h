@@ -72,6 +72,21 @@ size_t checkpoint_stage_rows_room(const CheckpointTensor *t, int64_t n);
 Status checkpoint_stage_rows(const Checkpoint *c, const CheckpointTensor *t, int64_t first, int64_t n, void *staging,
                              void **at, Error *err);
 
+/* A stored matrix is loaded in bands, so that it never exists twice: rows with what belongs to them, or, of a format whose
+ * inputs are outermost, inputs of all rows. A band begins at a multiple of checkpoint_band(); n is that, or what is left. No
+ * band parts a group that shares scales unless it lies inside one. */
+int64_t checkpoint_bands_of(const CheckpointTensor *t); /* rows or inputs that there are */
+int64_t checkpoint_band(const CheckpointTensor *t, size_t bytes); /* of them in a band of about so many bytes */
+size_t  checkpoint_band_bytes(const CheckpointTensor *t, int64_t n);
+size_t  checkpoint_band_room(const CheckpointTensor *t, int64_t n); /* staging, which begins on a page */
+/* What is in staging then: a view, without `groups` and unchecked. */
+typedef struct CheckpointBand {
+    QuantMatrix stored;
+    size_t      code_bytes, scale_bytes, zero_bytes;
+} CheckpointBand;
+Status checkpoint_stage_band(const Checkpoint *c, const CheckpointTensor *t, int64_t first, int64_t n, void *staging,
+                             CheckpointBand *band, Error *err);
+
 /* Our rows [first, first + n) as float32, columns in our order too, everything that quant_check() refuses refused.
  * Reads what it needs into memory of its own; AWQ and GPTQ need all of it each time, so ask for all rows of those. */
 Status checkpoint_decode_rows(const Checkpoint *c, const CheckpointTensor *t, int64_t first, int64_t n, float *out,

@@ -173,7 +173,25 @@ static Status add_fp8(Reader *r, Str base, const SafetensorsEntry *codes, const 
     return OK;
 }
 
-/* ---- AWQ, GPTQ ---- */
+/* ---- AWQ, GPTQ, pack-quantized ---- */
+
+/* The group of each input, where a file names it; no part where that is what an input's place says, as without act-order. */
+static Status add_groups(const Reader *r, CheckpointTensor *t, const SafetensorsEntry *groups)
+{
+    int32_t piece[1024];
+    bool in_order = true;
+    Status s = OK;
+    if (!groups) return OK;
+    if (!is_type(groups, "I32") || groups->n_dims != 1 || groups->shape[0] != t->stored.n_in)
+        return wrong(r, groups, "does not name a group for each input");
+    for (int64_t k = 0, n; in_order && !s && k < t->stored.n_in; k += n) {
+        n = t->stored.n_in - k < COUNT(piece) ? t->stored.n_in - k : COUNT(piece);
+        s = safetensors_read(r->st, groups, (uint64_t)k * sizeof *piece, piece, (size_t)n * sizeof *piece, r->err);
+        for (int64_t i = 0; !s && i < n; i++) in_order &= piece[i] == (k + i) / t->stored.group_in;
+    }
+    if (!s && !in_order) t->groups = part_of(groups);
+    return s;
+}
 
 /* scales [n_groups, n_out]; codes [n_in, n_out / 8] in AWQ, [n_in / 8, n_out] in GPTQ. */
 static Status add_int4(Reader *r, Str base, const SafetensorsEntry *codes)
@@ -193,18 +211,56 @@ static Status add_int4(Reader *r, Str base, const SafetensorsEntry *codes)
 
     const bool is_awq = codes->shape[1] != n_out;
     const int64_t n_in = is_awq ? codes->shape[0] : 8 * codes->shape[0];
-    if (groups && (!is_type(groups, "I32") || groups->n_dims != 1 || groups->shape[0] != n_in))
-        return wrong(r, groups, "does not name a group for each input");
     CheckpointTensor *t = add_matrix(r, base, is_awq ? QUANT_AWQ : QUANT_GPTQ, n_out, n_in);
     if (!t) return no_memory(r);
     t->codes = part_of(codes);
     t->zeros = part_of(zeros);
     t->scales = part_of(scales);
-    if (groups) t->groups = part_of(groups);
     t->stored.scale_type = type;
     t->stored.group_in = ceil_div(n_in, n_groups);
     t->stored.zero_offset = is_awq ? 0 : 1;
-    return OK;
+    return add_groups(r, t, groups);
+}
+
+/* The shape that a file states, where it does: two integers. */
+static Status check_shape_part(const Reader *r, const SafetensorsEntry *shape, int64_t n_out, int64_t n_in)
+{
+    int64_t wide[2] = { 0 };
+    int32_t narrow[2];
+    if (!shape) return OK;
+    const bool is_wide = is_type(shape, "I64");
+    if ((!is_wide && !is_type(shape, "I32")) || shape->bytes != (is_wide ? sizeof wide : sizeof narrow))
+        return wrong(r, shape, "does not state a shape of two integers");
+    Status s = safetensors_read(r->st, shape, 0, is_wide ? (void *)wide : narrow, shape->bytes, r->err);
+    for (int i = 0; !is_wide && !s && i < 2; i++) wide[i] = narrow[i];
+    if (!s && (wide[0] != n_out || wide[1] != n_in)) s = wrong(r, shape, "states another shape than its packed 4-bit weights have");
+    return s;
+}
+
+/* compressed-tensors: codes [n_out, n_in / 8], scales [n_out, n_groups], zero points packed by outputs, if any. */
+static Status add_pack_quantized(Reader *r, Str base, const SafetensorsEntry *codes)
+{
+    const SafetensorsEntry *scales = find_part(r, base, ".weight_scale");
+    const SafetensorsEntry *zeros = find_part(r, base, ".weight_zero_point"), *shape = find_part(r, base, ".weight_shape");
+    DType type;
+    if (codes->n_dims != 2 || codes->shape[0] < 1 || codes->shape[1] < 1 || codes->shape[1] > INT64_MAX / 8)
+        return wrong(r, codes, "is no matrix of packed 4-bit weights");
+    const int64_t n_out = codes->shape[0], n_in = 8 * codes->shape[1];
+    if (scales->n_dims != 2 || scales->shape[0] != n_out || scales->shape[1] < 1 || scales->shape[1] > n_in || !scale_type(scales, &type) || type == DT_U8)
+        return wrong(r, scales, "are no scales of 4-bit groups");
+    const int64_t n_groups = scales->shape[1];
+    if (zeros && (!is_type(zeros, "I32") || !has_shape(zeros, ceil_div(n_out, 8), n_groups)))
+        return wrong(r, zeros, "does not have a 4-bit zero point for each scale");
+    Status s = check_shape_part(r, shape, n_out, n_in);
+    if (s) return s;
+    CheckpointTensor *t = add_matrix(r, base, QUANT_INT4, n_out, n_in);
+    if (!t) return no_memory(r);
+    t->codes = part_of(codes);
+    t->scales = part_of(scales);
+    if (zeros) t->zeros = part_of(zeros);
+    t->stored.scale_type = type;
+    t->stored.group_in = ceil_div(n_in, n_groups);
+    return add_groups(r, t, find_part(r, base, ".weight_g_idx"));
 }
 
 /* ---- which is which ---- */
@@ -239,6 +295,9 @@ static const struct {
     { ".weight_scale_2", { ".weight", NULL } },
     { ".weight_scale_inv", { ".weight", NULL } },
     { ".weight_global_scale", { ".weight_packed", NULL } },
+    { ".weight_zero_point", { ".weight_packed", NULL } },
+    { ".weight_shape", { ".weight_packed", NULL } },
+    { ".weight_g_idx", { ".weight_packed", NULL } },
     { ".input_scale", { ".weight", NULL } }, /* activations stay as they are: nobody needs these two ... */
     { ".input_global_scale", { ".weight_packed", NULL } },
     { ".k_scale", { ".weight", NULL } }, /* ... nor scales for a cache that keeps its own */
@@ -276,7 +335,7 @@ static Status add_entry(Reader *r, const SafetensorsEntry *e)
     Str base;
     if (is_part(r, e)) return OK;
     if (cut_suffix(e->name, ".weight_packed", &base) && is_codes(r, e, base, ".weight_packed"))
-        return add_packed(r, base, e);
+        return is_type(e, "I32") ? add_pack_quantized(r, base, e) : add_packed(r, base, e);
     if (cut_suffix(e->name, ".qweight", &base) && is_codes(r, e, base, ".qweight")) return add_int4(r, base, e);
     if (cut_suffix(e->name, ".weight", &base) && is_codes(r, e, base, ".weight")) {
         if (is_type(e, "U8")) return add_modelopt(r, base, e);

@@ -29,6 +29,7 @@ static const QuantGeometry geometry[QUANT_FORMATS] = {
     [QUANT_MXFP4] = { "MXFP4", 32, 16, true },
     [QUANT_AWQ] = { "AWQ", 8, 4, false },
     [QUANT_GPTQ] = { "GPTQ", 8, 4, false },
+    [QUANT_INT4] = { "INT4", 8, 4, true },
 };
 
 const QuantGeometry *quant_geometry(QuantFormat f)
@@ -81,18 +82,33 @@ void quant_decode_row(const QuantMatrix *m, int64_t row, float *out)
     case QUANT_FP8: fp8_decode_row(m, row, out); return;
     case QUANT_NVFP4: nvfp4_decode_row(m, row, out); return;
     case QUANT_MXFP4: mxfp4_decode_row(m, row, out); return;
-    case QUANT_AWQ: awq_decode_row(m, row, out); return;
-    case QUANT_GPTQ: gptq_decode_row(m, row, out); return;
+    case QUANT_AWQ:
+    case QUANT_GPTQ:
+    case QUANT_INT4: int4_decode_row(m, row, out); return;
     default: CHECK(!"a format that can be decoded");
     }
 }
 
-/* ---- refusing ---- */
+/* ---- parts ---- */
 
 static int64_t ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
 }
+
+QuantMatrix quant_rows(const QuantMatrix *m, int64_t first, int64_t n)
+{
+    QuantMatrix part = *m;
+    part.n_out = n;
+    part.codes = (const char *)m->codes + (size_t)first * quant_row_bytes(m->format, m->n_in);
+    if (m->group_out < 1) return part; /* scales are among the codes */
+    const int64_t per_row = ceil_div(m->n_in, m->group_in);
+    part.scales = (const char *)m->scales + (size_t)(first / m->group_out * per_row) * dtype_bytes(m->scale_type);
+    if (m->zeros) part.zeros = (const char *)m->zeros + (size_t)(first / QUANT_ZEROS_IN_WORD * per_row) * sizeof(uint32_t);
+    return part;
+}
+
+/* ---- refusing ---- */
 
 static int64_t count_scales(const QuantMatrix *m)
 {
@@ -105,7 +121,8 @@ static float largest_code(QuantFormat f)
     switch (f) {
     case QUANT_FP8: return 448.0f;
     case QUANT_AWQ:
-    case QUANT_GPTQ: return 15.0f;
+    case QUANT_GPTQ:
+    case QUANT_INT4: return 15.0f;
     default: return 6.0f;
     }
 }
@@ -136,7 +153,7 @@ static Status check_fp8_codes(const QuantMatrix *m, const char *name, Error *err
 static Status check_groups(const QuantMatrix *m, const char *name, Error *err)
 {
     const int64_t n_groups = ceil_div(m->n_in, m->group_in);
-    for (int64_t k = 0; m->groups && k < m->n_in; k++) {
+    for (int64_t k = 0; k < m->n_in; k++) {
         int32_t group;
         memcpy(&group, (const char *)m->groups + 4 * k, sizeof group);
         if (group >= 0 && group < n_groups) continue;
@@ -157,6 +174,6 @@ Status quant_check(const QuantMatrix *m, const char *name, Error *err)
     }
     Status s = check_scales(m, name, err);
     if (!s && m->format == QUANT_FP8) s = check_fp8_codes(m, name, err);
-    if (!s && m->format == QUANT_GPTQ) s = check_groups(m, name, err);
+    if (!s && m->groups) s = check_groups(m, name, err);
     return s;
 }

@@ -34,10 +34,11 @@ typedef enum QuantFormat {
     QUANT_MXFP4,        /* E2M1 pairs; E8M0 scale per 32 inputs */
     QUANT_AWQ,          /* 4 bits, [n_in, n_out / 8] words: inputs outermost */
     QUANT_GPTQ,         /* 4 bits, [n_in / 8, n_out] words: inputs outermost */
+    QUANT_INT4,         /* 4 bits, [n_out, n_in / 8] words: compressed-tensors' pack-quantized */
     QUANT_FORMATS
 } QuantFormat;
 
-enum { QUANT_MAX_BLOCK = 256 };
+enum { QUANT_MAX_BLOCK = 256, QUANT_ZEROS_IN_WORD = 8 /* outputs whose 4-bit zero points share a word */ };
 
 typedef struct QuantGeometry {
     const char *name;        /* as in messages: "Q4_1" */
@@ -66,16 +67,28 @@ typedef struct QuantMatrix {
     const void *codes;
     const void *scales;              /* parts layouts. [ceil(n_out / group_out), ceil(n_in / group_in)];
                                       * AWQ, GPTQ: [ceil(n_in / group_in), n_out] */
-    const void *zeros;               /* AWQ, GPTQ: packed zero points */
-    const void *groups;              /* GPTQ: int32 [n_in], the group of each input; NULL = input / group_in */
+    const void *zeros;               /* AWQ, GPTQ: packed zero points [groups, n_out / 8]; INT4: [ceil(n_out / 8), groups] or NULL, all are 8 */
+    const void *groups;              /* GPTQ, INT4: int32 [n_in], the group of each input; NULL = input / group_in */
     DType       scale_type;          /* F32, BF16, F16, F8_E4M3; U8 = E8M0 */
     int64_t     group_out, group_in; /* outputs and inputs that share a scale */
     float       global;              /* second-level multiplier of NVFP4; 1 otherwise */
     int         zero_offset;         /* added to a stored GPTQ zero point, modulo 16: 1 for format "gptq", else 0 */
 } QuantMatrix;
 
+/* Rows [first, first + n), which share no scales and no word of zero points with rows before; a format whose rows lie together. */
+QuantMatrix quant_rows(const QuantMatrix *m, int64_t first, int64_t n);
+
 /* scales[i] as float32. */
 float quant_scale_at(const QuantMatrix *m, int64_t i);
+
+/* AWQ, GPTQ, INT4, of a row: the code of an input, and zero point and scale of a group. Codes and zero points are 0 .. 15. */
+int   quant_int4_code(const QuantMatrix *m, int64_t row, int64_t k);
+int   quant_int4_zero(const QuantMatrix *m, int64_t row, int64_t group);
+float quant_int4_scale(const QuantMatrix *m, int64_t row, int64_t group);
+static inline bool quant_is_int4(QuantFormat f)
+{
+    return f == QUANT_AWQ || f == QUANT_GPTQ || f == QUANT_INT4;
+}
 
 /* Row `row`, n_in numbers, to float32. */
 void quant_decode_row(const QuantMatrix *m, int64_t row, float *out);

@@ -21,7 +21,8 @@ static const Case cases[] = {
     { "fp8_block", 0.02 },      { "ct_fp8_dynamic", 0.02 }, { "ct_fp8_block", 0.02 },       { "ct_nvfp4", 0.06 },
     { "ct_mxfp4", 0.06 },       { "modelopt_nvfp4", 0.06 },
     { "modelopt_fp8", 0.02 },   { "modelopt_fp8_block", 0.02 }, { "modelopt_fp8_channel", 0.02 }, { "awq", 0.06 },
-    { "gptq", 0.06 },           { "gptq_act_order", 0.06 }, { "gptq_v2", 0.06 },
+    { "gptq", 0.06 },           { "gptq_act_order", 0.06 }, { "gptq_v2", 0.06 },          { "ct_int4", 0.06 },
+    { "ct_int4_asym", 0.06 },
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 
