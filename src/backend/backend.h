@@ -79,9 +79,10 @@ Status weight_alloc(Backend *b, Weight *w, int64_t n_out, int64_t n_in, Contract
  * rounding. */
 void weight_put_rows(Weight *w, int64_t first, int64_t n, const void *rows, DType source);
 
-/* The same for a weight that is kept as it is stored: output rows first .. first + rows->n_out, of the contract's format.
- * Separate panels from separate threads. */
-void weight_put_blocks(Weight *w, int64_t first, const QuantMatrix *rows);
+/* The same for a weight that is kept as it is stored, a part of the contract's format: outputs first .. first + part->n_out,
+ * separate panels from separate threads; or, of a format whose inputs are outermost, inputs first .. first + part->n_in of all
+ * outputs, whole groups or multiples of 128 inside one, from any thread. */
+void weight_put_blocks(Weight *w, int64_t first, const QuantMatrix *part);
 /* Whether the CPU can compute with such a matrix as it is stored: by format, n_in and the groups that share scales. */
 bool weight_takes_blocks(const QuantMatrix *stored);
 /* Its contract. */

@@ -26,5 +26,6 @@ Contract contract_for_blocks(QuantFormat format, int64_t unit, int64_t n_in, int
         c.k_step = 2;
         c.k_chunk = (uint16_t)unit;
     }
+    if (quant_is_int4(format)) c.k_chunk = (uint16_t)unit;
     return row_parallel ? cut(c, n_in, unit) : c;
 }

@@ -10,7 +10,8 @@
  *         MATH_BF16   k_step 2:  acc = fma(x[2i], w[2i], fma(x[2i+1], w[2i+1], acc))
  *                     denormal inputs and results are zero (what the bf16 dot instruction does)
  *         MATH_F32    k_step 1:  acc = fma(x[k], w[k], acc)
- *         MATH_INT8_BLOCK   k_step 32, weights as stored blocks: weight = scale * (code - offset) + min
+ *         MATH_INT8_BLOCK   k_step 32, weights as stored blocks: weight = scale * (code - offset) + min; the offset is
+ *                     the format's, or the zero point that an output's group of inputs has
  *                     a block of 32 inputs becomes integers: amax = the largest magnitude, s = amax / 127,
  *                     q = x * (127 / amax) rounded to the nearest, ties to even (amax < 1e-30: all zero; an input that is
  *                     not finite: s is NaN). Then for each group of inputs that share a scale, ascending,

@@ -33,7 +33,7 @@ static void declare(Dflash *n, const char *prefix)
 {
     Decoder *d = &n->decoder;
     const int64_t hidden = d->config.hidden_size;
-    weights_begin(&d->weights, d->model.info.act == DT_F32 ? MATH_F32 : MATH_BF16);
+    weights_begin(&d->weights, d->model.info.act == DT_F32 ? MATH_F32 : MATH_BF16, d->model.backend);
     weights_scope(&d->weights, "%s", prefix);
     weights_matrix(&d->weights, &n->fc, hidden, n->config.n_taps * hidden, "fc.weight");
     weights_vector(&d->weights, &n->hidden_norm, VECTOR_NORM, hidden, "hidden_norm.weight");

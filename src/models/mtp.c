@@ -41,7 +41,7 @@ static void declare(Mtp *m)
     Decoder *d = &m->decoder;
     WeightList *list = &d->weights;
     const int64_t hidden = d->config.hidden_size;
-    weights_begin(list, d->model.info.act == DT_F32 ? MATH_F32 : MATH_BF16);
+    weights_begin(list, d->model.info.act == DT_F32 ? MATH_F32 : MATH_BF16, d->model.backend);
     weights_scope(list, "mtp.");
     weights_matrix(list, &m->fc, hidden, 2 * hidden, "fc.weight");
     weights_vector(list, &m->embedding_norm, decoder_norm_use(d), hidden, "pre_fc_norm_embedding.weight");
@@ -102,6 +102,7 @@ static void borrow(Mtp *m, const Model *target)
     d->model.backend = target->backend;
     d->model.info.numerics = target->info.numerics;
     d->model.info.numerics.kv = target->info.act; /* whatever the target's cache is */
+    d->weights.decodes = t->weights.decodes;
     d->embed_tokens = t->embed_tokens;
     d->lm_head = t->lm_head;
     d->rope = t->rope;

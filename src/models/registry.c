@@ -155,7 +155,7 @@ static Status list_weights(Decoder *d, const Checkpoint *file, Error *err)
         Status s = weights_find_prefix(&d->config, file, err);
         if (s) return s;
     }
-    weights_begin(&d->weights, d->model.info.act == DT_F32 ? MATH_F32 : MATH_BF16);
+    weights_begin(&d->weights, d->model.info.act == DT_F32 ? MATH_F32 : MATH_BF16, d->model.backend);
     d->kind->declare(d);
     return weights_check(&d->weights, &d->config, file, err);
 }

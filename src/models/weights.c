@@ -5,14 +5,16 @@
  * known to be of no use to us may be left over: see is_unused(). */
 #include "models/weights.h"
 
+#include "backend/device.h"
 #include "base/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-void weights_begin(WeightList *list, MathMode mode)
+void weights_begin(WeightList *list, MathMode mode, const Backend *backend)
 {
-    *list = (WeightList){ .mode = mode };
+    Device *device;
+    *list = (WeightList){ .mode = mode, .decodes = backend && backend_module(backend, &device) };
 }
 
 void weights_scope(WeightList *list, const char *format, ...)
@@ -139,12 +141,11 @@ static void shape_text(char *out, size_t size, const int64_t *shape, int n_dims)
     if (at < size) snprintf(out + at, size - at, "]");
 }
 
-/* Kernels take blocks as they are unless inputs are stored in another order than ours. Whoever asks for float32 operands gets
- * them: there the numbers are decoded. */
-static void keep_blocks(WeightItem *item, const CheckpointTensor *t, MathMode mode)
+/* Kernels take blocks as they are unless inputs are stored in another order than ours, or in groups that do not lie together.
+ * Whoever asks for float32 operands gets them: there the numbers are decoded, and for a device. */
+static void keep_blocks(const WeightList *list, WeightItem *item, const CheckpointTensor *t)
 {
-    if (!item->matrix || mode != MATH_BF16 || t->columns.a || !weight_takes_blocks(&t->stored)) return;
-    if (t->stored.format == QUANT_FP8) return;
+    if (!item->matrix || list->mode != MATH_BF16 || list->decodes || t->columns.a || t->groups.bytes || !weight_takes_blocks(&t->stored)) return;
     item->contract = weight_blocks_contract(&t->stored, item->is_row_parallel);
 }
 
@@ -160,7 +161,7 @@ static Status check_item(const WeightList *list, WeightItem *item, const Checkpo
         shape_text(wants, sizeof wants, item->shape, item->n_dims);
         return error_set(err, ERR_INPUT, "tensor %s has shape %s, but config.json means %s", item->name, has, wants);
     }
-    keep_blocks(item, t, list->mode);
+    keep_blocks(list, item, t);
     return OK;
 }
 

@@ -38,6 +38,7 @@ typedef struct WeightList {
     char         scope[WEIGHT_NAME_BYTES];
     WeightItem  *items;
     int          n, capacity;
+    bool         decodes; /* its kernels know plain numbers only: a device's */
     bool         failed;  /* no memory for the list itself: weights_check says so */
     Backend     *backend; /* of the memory below, NULL before loading */
     void        *vectors; /* all vectors, one piece of memory */
@@ -46,7 +47,8 @@ typedef struct WeightList {
 
 /* ---- declaring ---- */
 
-void weights_begin(WeightList *list, MathMode mode);
+/* backend: whose kernels will read them; NULL: the CPU's. */
+void weights_begin(WeightList *list, MathMode mode, const Backend *backend);
 
 /* Put in front of the names that follow: "model.layers.3.". */
 void weights_scope(WeightList *list, const char *format, ...) __attribute__((format(printf, 2, 3)));

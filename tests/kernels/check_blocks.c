@@ -9,7 +9,7 @@
 #include <string.h>
 
 static const QuantFormat formats[] = { QUANT_Q4_0, QUANT_Q4_1, QUANT_Q5_0, QUANT_Q5_1, QUANT_Q8_0, QUANT_IQ4_NL, QUANT_MXFP4_BLOCKS,
-                                       QUANT_NVFP4_BLOCKS, QUANT_Q4_K, QUANT_Q5_K, QUANT_Q6_K, QUANT_NVFP4, QUANT_MXFP4 };
+                                       QUANT_NVFP4_BLOCKS, QUANT_Q4_K, QUANT_Q5_K, QUANT_Q6_K, QUANT_NVFP4, QUANT_MXFP4, QUANT_AWQ, QUANT_GPTQ, QUANT_INT4 };
 
 /* ---- random blocks ---- */
 
@@ -43,8 +43,38 @@ static void mend_scales(Check *c, QuantFormat f, uint8_t *b)
     }
 }
 
+/* Outputs of words of eight. */
+static int64_t outputs(QuantFormat f, int64_t n)
+{
+    return quant_is_int4(f) ? (n + 7) / 8 * 8 : n;
+}
+
+/* Groups of any size that units fit into, scales of any type. */
+static QuantMatrix random_groups(Check *c, QuantFormat f, int64_t n_out, int64_t n_in)
+{
+    static const DType types[] = { DT_F32, DT_F16, DT_BF16 };
+    int64_t groups[] = { 32, 64, 128, 256, n_in }, group = groups[check_int(c, 0, 4)], n_scales = n_out * (n_in / group);
+    QuantMatrix m = { .format = f, .n_out = n_out, .n_in = n_in, .group_out = 1, .group_in = group, .global = 1,
+                      .scale_type = types[check_int(c, 0, 2)], .zero_offset = f == QUANT_GPTQ };
+    uint8_t *codes = check_alloc(c, (size_t)(n_out * n_in / 2)), *scales = check_alloc(c, 4 * (size_t)n_scales), *zeros = check_alloc(c, (size_t)n_scales / 2);
+    for (int64_t i = 0; i < n_out * n_in / 2; i++) codes[i] = (uint8_t)check_u32(c);
+    for (int64_t i = 0; i < n_scales / 2; i++) zeros[i] = (uint8_t)check_u32(c);
+    for (int64_t i = 0; i < n_scales; i++) {
+        float scale = check_value(c, FILL_NORMAL) * 0x1p-6f;
+        uint16_t half = f32_to_bf16(scale);
+        if (m.scale_type == DT_F32) memcpy(scales + 4 * i, &scale, sizeof scale);
+        else if (m.scale_type == DT_F16) put_half(c, scales + 2 * i);
+        else memcpy(scales + 2 * i, &half, sizeof half);
+    }
+    m.codes = codes;
+    m.scales = scales;
+    m.zeros = f == QUANT_INT4 && check_int(c, 0, 1) ? NULL : zeros;
+    return m;
+}
+
 static QuantMatrix random_matrix(Check *c, QuantFormat f, int64_t n_out, int64_t n_in)
 {
+    if (quant_is_int4(f)) return random_groups(c, f, n_out, n_in);
     const QuantGeometry *g = quant_geometry(f);
     size_t bytes = (size_t)(n_out * (n_in / g->block)) * (size_t)g->block_bytes, n_scales = (size_t)(n_out * n_in / 16);
     uint8_t *codes = check_alloc(c, bytes), *scales = check_alloc(c, n_scales);
@@ -57,22 +87,41 @@ static QuantMatrix random_matrix(Check *c, QuantFormat f, int64_t n_out, int64_t
                           .global = f == QUANT_NVFP4 ? 0.037f : 1 };
 }
 
-/* Rows in two pieces, the second first. */
+/* From output or input `first` on, n of them. */
+static QuantMatrix part_of(const QuantMatrix *m, int64_t first, int64_t n)
+{
+    const QuantGeometry *g = quant_geometry(m->format);
+    QuantMatrix part = *m;
+    int64_t codes = first * m->n_in / g->block * g->block_bytes, scales = first * m->n_in / m->group_in;
+    if (!g->in_rows) {
+        codes = first * m->n_out / 2;
+        scales = first / m->group_in * m->n_out;
+    }
+    *(g->in_rows ? &part.n_out : &part.n_in) = n;
+    part.codes = (const uint8_t *)m->codes + codes;
+    part.scales = (const uint8_t *)m->scales + scales * (int64_t)dtype_bytes(m->scale_type);
+    if (m->zeros) part.zeros = (const uint8_t *)m->zeros + scales / 2;
+    return part;
+}
+
+/* Where a matrix may be parted: in the middle of a panel, but not of a word of zero points or a group. */
+static int64_t middle_of(const QuantMatrix *m)
+{
+    if (quant_geometry(m->format)->in_rows) return quant_is_int4(m->format) ? m->n_out / 16 * 8 : m->n_out / 2;
+    return m->n_in / 2 / 128 * 128;
+}
+
+/* In two pieces, the second first. */
 static Weight weight_of(Check *c, const QuantMatrix *m, int row_parallel)
 {
     Error err = { 0 };
     Weight w;
     Contract contract = weight_blocks_contract(m, row_parallel);
-    const QuantGeometry *g = quant_geometry(m->format);
-    int64_t half = m->n_out / 2;
+    int64_t half = middle_of(m), all = quant_geometry(m->format)->in_rows ? m->n_out : m->n_in;
     w = (Weight){ check_alloc(c, weight_bytes(m->n_out, m->n_in, &contract)), m->n_out, m->n_in, contract, .global = m->global };
     if (!weight_takes_blocks(m)) error_set(&err, ERR_INPUT, "no kernel");
     check_that(c, err.status == OK, "this format has a kernel");
-    QuantMatrix low = *m, high = *m;
-    low.n_out = half;
-    high.n_out = m->n_out - half;
-    high.codes = (const uint8_t *)m->codes + (size_t)(half * (m->n_in / g->block)) * (size_t)g->block_bytes;
-    high.scales = (const uint8_t *)m->scales + half * m->n_in / m->group_in;
+    QuantMatrix low = part_of(m, 0, half), high = part_of(m, half, all - half);
     weight_put_blocks(&w, half, &high);
     weight_put_blocks(&w, 0, &low);
     return w;
@@ -82,13 +131,14 @@ static Weight weight_of(Check *c, const QuantMatrix *m, int row_parallel)
 
 static void check_rows(Check *c, QuantFormat f)
 {
-    enum { N_OUT = 37, N_IN = 512 };
+    enum { N_IN = 512 };
+    const int64_t n_out = outputs(f, 37);
     check_label(c, "%s decoded", quant_geometry(f)->name);
-    QuantMatrix m = random_matrix(c, f, N_OUT, N_IN);
+    QuantMatrix m = random_matrix(c, f, n_out, N_IN);
     Weight w = weight_of(c, &m, 0);
     float want[N_IN], got[N_IN];
     bool same = true;
-    for (int64_t row = 0; row < N_OUT; row++) {
+    for (int64_t row = 0; row < n_out; row++) {
         quant_decode_row(&m, row, want);
         weight_get_row(&w, row, got);
         for (int k = 0; k < N_IN; k++) same &= want[k] == got[k];
@@ -99,6 +149,7 @@ static void check_rows(Check *c, QuantFormat f)
 
 static void check_variants(Check *c, QuantFormat f, int64_t n_out, int64_t n_in, int n_rows, int row_parallel, Fill fill)
 {
+    n_out = outputs(f, n_out);
     check_label(c, "%s M=%d K=%lld N=%lld fill=%d", quant_geometry(f)->name, n_rows, (long long)n_in, (long long)n_out, fill);
     QuantMatrix m = random_matrix(c, f, n_out, n_in);
     Weight w = weight_of(c, &m, row_parallel);
@@ -147,7 +198,7 @@ static void check_extremes(Check *c, QuantFormat f)
 /* A row alone and among others: the same bits. Blocks and dense matrices in one call: each as by itself. */
 static void check_company(Check *c, QuantFormat f)
 {
-    enum { N_OUT = 50, N_IN = 512, ROWS = 21 };
+    enum { N_OUT = 56, N_IN = 512, ROWS = 21 };
     check_label(c, "%s in company", quant_geometry(f)->name);
     QuantMatrix m = random_matrix(c, f, N_OUT, N_IN);
     Weight w = weight_of(c, &m, 0), dense = check_weight(c, FILL_NORMAL, N_OUT, N_IN, contract_for(MATH_BF16, N_IN, 0));
@@ -212,7 +263,7 @@ static void bench_format(Check *c, QuantFormat f, int64_t n_out, int64_t n_in)
 {
     static const int rows[] = { 1, 2, 4, 8, 16, 64, 512 };
     enum { MAX_MATRICES = 128, MAX_M = 512 };
-    Contract contract = weight_blocks_contract(&(QuantMatrix){ .format = f, .n_out = n_out, .n_in = n_in }, 0);
+    Contract contract = weight_blocks_contract(&(QuantMatrix){ .format = f, .n_out = n_out, .n_in = n_in, .group_in = 128 }, 0);
     size_t bytes = weight_bytes(n_out, n_in, &contract);
     int n = (int)(300e6 / (double)bytes) + 1;
     if (n > MAX_MATRICES) n = MAX_MATRICES;

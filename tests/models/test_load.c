@@ -173,7 +173,7 @@ static void test_large_matrix(void **state)
     WeightList list;
     Weight w = { 0 };
     ModelOptions options = { 0 };
-    weights_begin(&list, MATH_BF16);
+    weights_begin(&list, MATH_BF16, NULL);
     weights_scope(&list, "big.");
     weights_matrix(&list, &w, ROWS, COLS, "weight");
     assert_ok(checkpoint_open(&file, path, &err), &err);

@@ -8,7 +8,18 @@
 static const uint8_t iq4_table[16] = { 1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241 };
 static const uint8_t fp4_table[16] = { 12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0 };
 
-const BlockLayout *block_layout(QuantFormat f)
+/* The largest unit that lies inside the groups. */
+static const BlockLayout *group_layout(int64_t group, int64_t n_in)
+{
+    static const BlockLayout layouts[] = { { 128, 0, 0, 1, SCALES_GROUP, false, NULL },
+                                           { 64, 0, 0, 1, SCALES_GROUP, false, NULL },
+                                           { 32, 0, 0, 1, SCALES_GROUP, false, NULL } };
+    for (int i = 0; i < COUNT(layouts); i++)
+        if (group > 0 && group % layouts[i].unit == 0 && n_in % layouts[i].unit == 0) return &layouts[i];
+    return NULL;
+}
+
+const BlockLayout *block_layout_for(QuantFormat f, int64_t group, int64_t n_in)
 {
     static const BlockLayout layouts[QUANT_FORMATS] = {
         [QUANT_Q4_0] = { 32, 0, 8, 1, SCALES_HALF, false, NULL },
@@ -25,13 +36,14 @@ const BlockLayout *block_layout(QuantFormat f)
         [QUANT_Q5_K] = { 256, 1, 0, 1, SCALES_K, true, NULL },
         [QUANT_Q6_K] = { 256, 2, 32, 2, SCALES_K6, false, NULL },
     };
-    return f < QUANT_FORMATS && layouts[f].unit ? &layouts[f] : NULL;
+    if (quant_is_int4(f)) return group_layout(group, n_in);
+    return f < QUANT_FORMATS && layouts[f].unit && n_in % layouts[f].unit == 0 ? &layouts[f] : NULL;
 }
 
 size_t block_scale_bytes(const BlockLayout *l)
 {
     static const uint16_t bytes[] = { [SCALES_HALF] = 32, [SCALES_HALF_MIN] = 64, [SCALES_E8M0] = 16, [SCALES_E4M3] = 32,
-                                      [SCALES_K] = 64 + 256, [SCALES_K6] = 32 + 256 };
+                                      [SCALES_K] = 64 + 256, [SCALES_K6] = 32 + 256, [SCALES_GROUP] = 64 + 16 };
     return bytes[l->scales];
 }
 
@@ -45,6 +57,8 @@ size_t block_code_bytes(const BlockLayout *l)
 typedef struct RowUnit {
     uint16_t d, m;         /* halves */
     uint8_t  scale[16], min[8]; /* small ones, in order */
+    float    group_scale;
+    uint8_t  zero;
     uint8_t  code[256];
 } RowUnit;
 
@@ -119,8 +133,19 @@ static void read_fp4(const QuantMatrix *m, int64_t row, int64_t k, RowUnit *u)
     }
 }
 
+static void read_group(const BlockLayout *l, const QuantMatrix *m, int64_t row, int64_t k, RowUnit *u)
+{
+    u->group_scale = quant_int4_scale(m, row, k / m->group_in);
+    u->zero = (uint8_t)quant_int4_zero(m, row, k / m->group_in);
+    for (int j = 0; j < l->unit; j++) u->code[j] = (uint8_t)quant_int4_code(m, row, k + j);
+}
+
 static void read_unit(const BlockLayout *l, const QuantMatrix *m, int64_t row, int64_t unit, RowUnit *u)
 {
+    if (l->scales == SCALES_GROUP) {
+        read_group(l, m, row, unit * l->unit, u);
+        return;
+    }
     const QuantGeometry *g = quant_geometry(m->format);
     const uint8_t *b = (const uint8_t *)m->codes + (row * (m->n_in / g->block) + unit) * g->block_bytes;
     if (l->table == fp4_table) read_fp4(m, row, unit * BLOCK, u);
@@ -155,6 +180,10 @@ static void put_scales(const BlockLayout *l, uint8_t *unit, int n, const RowUnit
         put_half(unit, n, u->d);
         for (int j = 0; j < 16; j++) unit[32 + 16 * j + n] = u->scale[j];
         break;
+    case SCALES_GROUP:
+        memcpy(unit + 4 * n, &u->group_scale, sizeof u->group_scale);
+        unit[64 + n] = u->zero;
+        break;
     }
 }
 
@@ -173,19 +202,38 @@ static void put_codes(const BlockLayout *l, uint8_t *to, int n, const uint8_t *c
     }
 }
 
+/* Output `row` of the weight in its unit `k`. */
+static void put_unit(Weight *w, const BlockLayout *l, int64_t row, int64_t k, const RowUnit *u)
+{
+    int n = (int)(row % WEIGHT_PANEL);
+    uint8_t *unit = (uint8_t *)block_unit_at(w, l, row / WEIGHT_PANEL, k), *codes = unit + block_scale_bytes(l);
+    put_scales(l, unit, n, u);
+    for (int j = 0; j < l->unit / BLOCK; j++) put_codes(l, codes + (size_t)j * block_code_bytes(l), n, u->code + BLOCK * j);
+}
+
 void blocks_put_rows(Weight *w, int64_t first, const QuantMatrix *rows)
 {
-    const BlockLayout *l = block_layout(w->contract.format);
+    const BlockLayout *l = block_layout(w);
     CHECK(l && rows->format == w->contract.format && rows->n_in == w->n_in && first + rows->n_out <= w->n_out);
     RowUnit u = { 0 };
     for (int64_t row = 0; row < rows->n_out; row++) {
-        int64_t panel = (first + row) / WEIGHT_PANEL;
-        int n = (int)((first + row) % WEIGHT_PANEL);
         for (int64_t k = 0; k < w->n_in / l->unit; k++) {
-            uint8_t *unit = (uint8_t *)block_unit_at(w, l, panel, k), *codes = unit + block_scale_bytes(l);
             read_unit(l, rows, row, k, &u);
-            put_scales(l, unit, n, &u);
-            for (int j = 0; j < l->unit / BLOCK; j++) put_codes(l, codes + (size_t)j * block_code_bytes(l), n, u.code + BLOCK * j);
+            put_unit(w, l, first + row, k, &u);
+        }
+    }
+}
+
+void blocks_put_inputs(Weight *w, int64_t first, const QuantMatrix *inputs)
+{
+    const BlockLayout *l = block_layout(w);
+    CHECK(l && inputs->format == w->contract.format && inputs->n_out == w->n_out && first % l->unit == 0 && inputs->n_in % l->unit == 0 &&
+          first + inputs->n_in <= w->n_in);
+    RowUnit u = { 0 };
+    for (int64_t k = 0; k < inputs->n_in / l->unit; k++) {
+        for (int64_t row = 0; row < w->n_out; row++) {
+            read_unit(l, inputs, row, k, &u);
+            put_unit(w, l, row, first / l->unit + k, &u);
         }
     }
 }
@@ -214,6 +262,7 @@ static void read_scales(const Weight *w, const BlockLayout *l, const uint8_t *un
         case SCALES_K6:
             for (int g = 0; g < 2; g++) out->scale[g][n] = half_of(unit, n) * (float)(int8_t)unit[32 + 16 * (2 * k + g) + n];
             break;
+        case SCALES_GROUP: memcpy(&out->scale[0][n], unit + 4 * n, sizeof out->scale[0][n]); break;
         }
     }
 }
@@ -233,13 +282,17 @@ void block_read(const Weight *w, const BlockLayout *l, const uint8_t *unit, int 
 {
     const uint8_t *codes = unit + block_scale_bytes(l) + (size_t)k * block_code_bytes(l);
     read_scales(w, l, unit, k, out);
-    for (int j = 0; j < BLOCK; j++)
-        for (int n = 0; n < WEIGHT_PANEL; n++) out->value[j][n] = (int16_t)(code_at(l, codes, j, n) - l->offset);
+    for (int j = 0; j < BLOCK; j++) {
+        for (int n = 0; n < WEIGHT_PANEL; n++) {
+            int offset = l->scales == SCALES_GROUP ? unit[64 + n] : l->offset;
+            out->value[j][n] = (int16_t)(code_at(l, codes, j, n) - offset);
+        }
+    }
 }
 
 void blocks_get_row(const Weight *w, int64_t row, float *out)
 {
-    const BlockLayout *l = block_layout(w->contract.format);
+    const BlockLayout *l = block_layout(w);
     int n = (int)(row % WEIGHT_PANEL), per_group = BLOCK / l->n_groups;
     BlockNumbers numbers = { 0 };
     for (int64_t k = 0; k < w->n_in; k += BLOCK) {

@@ -1,6 +1,6 @@
 /* Weights in stored blocks (tensor/quant.h), laid out for kernels: the stored bits, 16 outputs side by side.
  *
- * A panel of 16 outputs is a run of units of 32 inputs (256 where scales have two levels). A unit is the scales of its 16
+ * A panel of 16 outputs is a run of units of 32 inputs (256 where scales have two levels, up to 128 in groups of a zero point). A unit is the scales of its 16
  * outputs, kind by kind, and then for each 32 inputs the codes:
  *
  *     4 bits     4 x 64 bytes; byte b of output n in the i-th holds inputs 8i + b (low) and 8i + 4 + b (high)
@@ -26,6 +26,7 @@ typedef enum BlockScales {
     SCALES_E4M3,     /* u8 [2][16] per 16 inputs, of doubled codes, times the weight's `global` */
     SCALES_K,        /* f16 d[16], dmin[16]; u8 scale[8][16], min[8][16] of each 32 inputs */
     SCALES_K6,       /* f16 d[16]; i8 scale[16][16] of each 16 inputs */
+    SCALES_GROUP,    /* f32 scale[16]; u8 zero[16], taken off the codes of the whole unit; groups of several units repeat both */
 } BlockScales;
 
 typedef struct BlockLayout {
@@ -38,8 +39,12 @@ typedef struct BlockLayout {
     const uint8_t *table;  /* [16] from a nibble to an unsigned code; NULL = itself */
 } BlockLayout;
 
-/* NULL: kernels do not know this format. */
-const BlockLayout *block_layout(QuantFormat f);
+/* NULL: kernels do not know this format. group: inputs that share a scale, of AWQ, GPTQ and INT4. */
+const BlockLayout *block_layout_for(QuantFormat f, int64_t group, int64_t n_in);
+static inline const BlockLayout *block_layout(const Weight *w)
+{
+    return block_layout_for(w->contract.format, w->contract.k_chunk, w->n_in);
+}
 size_t block_scale_bytes(const BlockLayout *l); /* of a unit of 16 outputs */
 size_t block_code_bytes(const BlockLayout *l);  /* of 32 inputs of 16 outputs */
 static inline size_t block_unit_bytes(const BlockLayout *l)
@@ -49,6 +54,8 @@ static inline size_t block_unit_bytes(const BlockLayout *l)
 
 /* Rows of a panel: into place, and one back as float32, as quant_decode_row() has it. */
 void blocks_put_rows(Weight *w, int64_t first, const QuantMatrix *rows);
+/* The same for some inputs of all rows, of a format whose inputs are outermost: whole units from input `first` on. */
+void blocks_put_inputs(Weight *w, int64_t first, const QuantMatrix *inputs);
 void blocks_get_row(const Weight *w, int64_t row, float *out);
 
 /* Unit `unit` of a panel. */

@@ -64,7 +64,7 @@ static void place_rows(BlockRows *rows, Tensor x, int64_t first, void *scratch)
 static void panel_sums(BlocksPanelFn fn, const Weight *w, int64_t panel, const BlockRows *rows, int64_t first, int n_rows, float *out)
 {
     float pending[MAX_PENDING][BLOCKS_MAX_ROWS * WEIGHT_PANEL];
-    const BlockLayout *l = block_layout(w->contract.format);
+    const BlockLayout *l = block_layout(w);
     int64_t n_units = w->n_in / l->unit;
     int n_parts = w->contract.k_parts, n_pending = 0;
     for (int part = 0; part < n_parts; part++) {

@@ -33,28 +33,28 @@ static int64_t words_of(const Weight *w)
 bool weight_takes_blocks(const QuantMatrix *stored)
 {
     if (stored->format == QUANT_FP8) return fp8_takes(stored);
-    const BlockLayout *l = block_layout(stored->format);
-    return l && stored->n_in > 0 && stored->n_in % l->unit == 0;
+    return stored->n_in > 0 && block_layout_for(stored->format, stored->group_in, stored->n_in) != NULL;
 }
 
 Contract weight_blocks_contract(const QuantMatrix *stored, int row_parallel)
 {
     CHECK(weight_takes_blocks(stored));
-    int64_t unit = stored->format == QUANT_FP8 ? FP8_CHUNK : block_layout(stored->format)->unit;
+    int64_t unit = stored->format == QUANT_FP8 ? FP8_CHUNK : block_layout_for(stored->format, stored->group_in, stored->n_in)->unit;
     return contract_for_blocks(stored->format, unit, stored->n_in, row_parallel);
 }
 
-void weight_put_blocks(Weight *w, int64_t first, const QuantMatrix *rows)
+void weight_put_blocks(Weight *w, int64_t first, const QuantMatrix *part)
 {
-    if (rows->format == QUANT_FP8) fp8_put_rows(w, first, rows);
-    else blocks_put_rows(w, first, rows);
+    if (part->format == QUANT_FP8) fp8_put_rows(w, first, part);
+    else if (quant_geometry(part->format)->in_rows) blocks_put_rows(w, first, part);
+    else blocks_put_inputs(w, first, part);
 }
 
 size_t weight_bytes(int64_t n_out, int64_t n_in, const Contract *c)
 {
     if (c->mode == MATH_W8A16) return (size_t)(round_up(n_out, WEIGHT_PANEL) / WEIGHT_PANEL) * fp8_panel_bytes(n_in);
     if (c->mode == MATH_INT8_BLOCK) {
-        const BlockLayout *l = block_layout(c->format);
+        const BlockLayout *l = block_layout_for(c->format, c->k_chunk, n_in);
         return (size_t)round_up(n_out, WEIGHT_PANEL) / WEIGHT_PANEL * (size_t)(n_in / l->unit) * block_unit_bytes(l);
     }
     Weight w = { NULL, n_out, n_in, *c };
@@ -66,8 +66,9 @@ Status weight_alloc(Backend *b, Weight *w, int64_t n_out, int64_t n_in, Contract
     Device *device;
     const DeviceModule *module = backend_module(b, &device);
     *w = (Weight){ NULL, n_out, n_in, c, .global = 1 };
-    if (module && contract_is_stored(&c))
-        return error_set(err, ERR_UNSUPPORTED, "this version computes with bf16 and float32 weights only on a device");
+    const bool is_plain = c.mode == MATH_BF16 || c.mode == MATH_F32, is_stored = c.mode == MATH_INT8_BLOCK || c.mode == MATH_W8A16;
+    if (!is_plain && (module || !is_stored))
+        return error_set(err, ERR_UNSUPPORTED, "this version computes with %s weights only", module ? "bf16 and float32" : "bf16, float32, FP8 and block");
     size_t bytes = weight_bytes(n_out, n_in, &c);
     if (module) {
         w->device = b;

@@ -86,7 +86,8 @@ static inline V small_signed_scales(const uint8_t *at)
 
 /* Scales and minimums of the outputs of one vector. d and dmin: of a unit with scales of two levels, read once. */
 typedef struct Scales {
-    V scale[BLOCK_MAX_GROUPS], min;
+    V  scale[BLOCK_MAX_GROUPS], min;
+    VI zero; /* of each output */
 } Scales;
 
 ALWAYS_INLINE Scales read_scales(const Kind kind, const uint8_t *unit, const int v, int k, V d, V dmin, V global)
@@ -108,6 +109,10 @@ ALWAYS_INLINE Scales read_scales(const Kind kind, const uint8_t *unit, const int
     case SCALES_K6:
         s.scale[0] = d * small_signed_scales(byte + 32 + 32 * k);
         s.scale[1] = d * small_signed_scales(byte + 32 + 32 * k + 16);
+        break;
+    case SCALES_GROUP:
+        memcpy(&s.scale[0], unit + V_BYTES * v, sizeof s.scale[0]);
+        s.zero = (VI)v_load_u8(byte + 64);
         break;
     }
     return s;
@@ -160,8 +165,8 @@ ALWAYS_INLINE void add_block(const Kind kind, const int R, const Scales s[V_PER_
         VI sum[V_DOT_ROWS][V_PER_16];
         UNROLL for (int r = 0; r < R; r++) {
             const int32_t *sums = x->group_sum + 2 * r * n_blocks;
-            int32_t start = IS_SIGNED(kind) ? 0 : -offset * (kind.n_groups == 1 ? sums[0] + sums[1] : sums[g]);
-            UNROLL for (int v = 0; v < V_PER_16; v++) sum[r][v] = (VI){ 0 } + start;
+            int32_t sum_x = kind.n_groups == 1 ? sums[0] + sums[1] : sums[g], start = IS_SIGNED(kind) ? 0 : -offset * sum_x;
+            UNROLL for (int v = 0; v < V_PER_16; v++) sum[r][v] = kind.scales == SCALES_GROUP ? s[v].zero * -sum_x : (VI){ 0 } + start;
         }
         group_sums(kind, R, g * WORDS / kind.n_groups, (g + 1) * WORDS / kind.n_groups, codes, table, x, sum);
         UNROLL for (int r = 0; r < R; r++) {
@@ -246,11 +251,13 @@ KIND(nvfp4, 0, 2, 1, SCALES_E4M3, true, 24)
 KIND(k_4, 0, 1, 8, SCALES_K, false, 15)
 KIND(k_5, 1, 1, 8, SCALES_K, false, 31)
 KIND(k_6, 2, 2, 8, SCALES_K6, false, 63)
+KIND(group_4, 0, 1, l->unit / BLOCK, SCALES_GROUP, false, 15)
 
 static const BlocksPanelFn kinds[QUANT_FORMATS] = {
     [QUANT_Q4_0] = half_4,      [QUANT_Q4_1] = half_min_4, [QUANT_Q5_0] = half_5,         [QUANT_Q5_1] = half_min_5, [QUANT_Q8_0] = half_8,
     [QUANT_IQ4_NL] = half_table, [QUANT_MXFP4] = mxfp4,     [QUANT_MXFP4_BLOCKS] = mxfp4, [QUANT_NVFP4] = nvfp4,     [QUANT_NVFP4_BLOCKS] = nvfp4,
-    [QUANT_Q4_K] = k_4,         [QUANT_Q5_K] = k_5,        [QUANT_Q6_K] = k_6,
+    [QUANT_Q4_K] = k_4,         [QUANT_Q5_K] = k_5,        [QUANT_Q6_K] = k_6,           [QUANT_AWQ] = group_4,     [QUANT_GPTQ] = group_4,
+    [QUANT_INT4] = group_4,
 };
 
 static void any_panel(const Weight *w, const BlockLayout *l, int64_t panel, int64_t begin, int64_t end, const BlockRows *rows, int64_t first,

@@ -1,6 +1,6 @@
 /* linear over stored blocks with the AVX-512 integer dot product. A lane is an output; vpdpbusd adds four products of an
  * unsigned code and a signed input to it, exactly. The offset of the codes is in where the sum starts: -offset times the
- * sum of the inputs. What is done in float32 is the contract's, in its order; the integers have none. */
+ * sum of the inputs, a product of 16-bit halves where each output has its own. What is done in float32 is the contract's, in its order; the integers have none. */
 #include "backend/cpu/linear_blocks.h"
 #include "backend/cpu/x86/lanes_avx512.h"
 
@@ -74,7 +74,8 @@ ALWAYS_INLINE __m512 e4m3_scales(const uint8_t *at, __m512 global)
 }
 
 typedef struct Scales {
-    __m512 scale[BLOCK_MAX_GROUPS], min;
+    __m512  scale[BLOCK_MAX_GROUPS], min;
+    __m512i zero; /* in lower halves */
 } Scales;
 
 /* d and dmin: of a unit with scales of two levels, read once. */
@@ -82,10 +83,15 @@ ALWAYS_INLINE Scales read_scales(const BlockScales kind, const uint8_t *unit, in
 {
     Scales s;
     s.scale[0] = s.scale[1] = s.min = _mm512_setzero_ps();
+    s.zero = _mm512_setzero_si512();
     if (kind == SCALES_HALF || kind == SCALES_HALF_MIN) s.scale[0] = halves(unit);
     if (kind == SCALES_HALF_MIN) s.min = halves(unit + 32);
     if (kind == SCALES_E8M0) s.scale[0] = e8m0_halves(unit);
     if (kind == SCALES_E4M3) s.scale[0] = e4m3_scales(unit, global), s.scale[1] = e4m3_scales(unit + 16, global);
+    if (kind == SCALES_GROUP) {
+        s.scale[0] = _mm512_loadu_ps(unit);
+        s.zero = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(unit + 64)));
+    }
     if (kind == SCALES_K) {
         s.scale[0] = _mm512_mul_ps(d, bytes(unit + 64 + 16 * k));
         s.min = _mm512_mul_ps(dmin, bytes(unit + 64 + 128 + 16 * k)); /* dmin is -dmin */
@@ -127,7 +133,7 @@ ALWAYS_INLINE void panel_rows(const Weight *w, const BlockLayout *l, const uint8
                 __m512 scale = _mm512_set1_ps(rows->scale[at]);
                 UNROLL for (int g = 0; g < n_groups; g++) {
                     int32_t sum_x = n_groups == 1 ? sums[0] + sums[1] : sums[g];
-                    __m512i sum = _mm512_set1_epi32(offset * sum_x);
+                    __m512i sum = kind == SCALES_GROUP ? _mm512_madd_epi16(s.zero, _mm512_set1_epi32(-sum_x)) : _mm512_set1_epi32(offset * sum_x);
                     UNROLL for (int j = 0; j < WORDS; j++)
                         if (j * n_groups / WORDS == g) sum = _mm512_dpbusd_epi32(sum, code[j], _mm512_set1_epi32(x[j]));
                     acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(s.scale[g], scale), acc[r]);
@@ -149,7 +155,7 @@ ALWAYS_INLINE void panel_rows(const Weight *w, const BlockLayout *l, const uint8
         for (int done = 0; done < n_rows;) {                                                                                                       \
             int left = n_rows - done, R = left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;                                                       \
             float *to = out + done * WEIGHT_PANEL;                                                                                                 \
-            int64_t row = first + done, block = begin * BLOCKS, n = end - begin;                                                                   \
+            int64_t row = first + done, block = begin * (BLOCKS), n = end - begin;                                                                  \
             if (R == 8) panel_rows(w, l, unit, n, block, rows, row, to, 8, HIGH, TABLE, GROUPS, SCALES, BLOCKS);                                  \
             else if (R == 4) panel_rows(w, l, unit, n, block, rows, row, to, 4, HIGH, TABLE, GROUPS, SCALES, BLOCKS);                             \
             else if (R == 2) panel_rows(w, l, unit, n, block, rows, row, to, 2, HIGH, TABLE, GROUPS, SCALES, BLOCKS);                             \
@@ -168,11 +174,13 @@ KIND(nvfp4, 0, true, 2, SCALES_E4M3, 1)
 KIND(k_4, 0, false, 1, SCALES_K, 8)
 KIND(k_5, 1, false, 1, SCALES_K, 8)
 KIND(k_6, 2, false, 2, SCALES_K6, 8)
+KIND(group_4, 0, false, 1, SCALES_GROUP, (l->unit / BLOCK))
 
 static const BlocksPanelFn kinds[QUANT_FORMATS] = {
     [QUANT_Q4_0] = half_4,      [QUANT_Q4_1] = half_min_4, [QUANT_Q5_0] = half_5,         [QUANT_Q5_1] = half_min_5, [QUANT_Q8_0] = half_8,
     [QUANT_IQ4_NL] = half_table, [QUANT_MXFP4] = mxfp4,     [QUANT_MXFP4_BLOCKS] = mxfp4, [QUANT_NVFP4] = nvfp4,     [QUANT_NVFP4_BLOCKS] = nvfp4,
-    [QUANT_Q4_K] = k_4,         [QUANT_Q5_K] = k_5,        [QUANT_Q6_K] = k_6,
+    [QUANT_Q4_K] = k_4,         [QUANT_Q5_K] = k_5,        [QUANT_Q6_K] = k_6,           [QUANT_AWQ] = group_4,     [QUANT_GPTQ] = group_4,
+    [QUANT_INT4] = group_4,
 };
 
 static void any_panel(const Weight *w, const BlockLayout *l, int64_t panel, int64_t begin, int64_t end, const BlockRows *rows, int64_t first,
