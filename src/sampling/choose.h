@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MAX_TOP_LOGPROBS = 20, MAX_LOGIT_BIAS = 1024, SAMPLER_VERSION = 1 };
+enum { MAX_TOP_LOGPROBS = 20, MAX_LOGIT_BIAS = 1024, SAMPLER_VERSION = 2 };
 
 typedef struct DrawKey {
     uint64_t seed;

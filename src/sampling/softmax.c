@@ -6,10 +6,13 @@
 #include "sampling/softmax.h"
 
 #include "backend/ops.h"
+#include "base/error.h"
 #include "base/fmath.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
+
+enum { MAX_PIECES = 4096 };
 
 static inline __attribute__((always_inline)) void exp_loop(float *out, const float *x, int32_t n, float max)
 {
@@ -68,21 +71,30 @@ void softmax_exp(float *out, const float *x, int32_t n, float max)
     fn(out, x, n, max);
 }
 
+/* Sum of up to SUM_PIECE values. */
+static float lanes_sum(const float *x, int32_t n)
+{
+    float lane[LANES] = { 0 };
+    int32_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        for (int k = 0; k < LANES; k++) lane[k] += x[i + k];
+    }
+    for (int k = 0; i < n; i++, k++) lane[k] += x[i];
+    for (int w = LANES / 2; w > 0; w /= 2) {
+        for (int k = 0; k < w; k++) lane[k] += lane[k + w];
+    }
+    return lane[0];
+}
+
 float softmax_log_sum(const float *x, int32_t n, float max)
 {
-    enum { CHUNK = 1024 }; /* whole lanes */
-    float part[CHUNK], lane[LANES] = { 0 };
-    for (int32_t first = 0; first < n; first += CHUNK) {
-        int32_t count = n - first < CHUNK ? n - first : CHUNK;
+    float part[SUM_PIECE], sum[MAX_PIECES];
+    int32_t n_pieces = 0;
+    CHECK(n <= MAX_PIECES * SUM_PIECE);
+    for (int32_t first = 0; first < n; first += SUM_PIECE) {
+        int32_t count = n - first < SUM_PIECE ? n - first : SUM_PIECE;
         softmax_exp(part, x + first, count, max);
-        int32_t i = 0;
-        for (; i + LANES <= count; i += LANES) {
-            for (int k = 0; k < LANES; k++) lane[k] += part[i + k];
-        }
-        for (int k = 0; i < count; i++, k++) lane[k] += part[i];
+        sum[n_pieces++] = lanes_sum(part, count);
     }
-    for (int w = LANES / 2; w > 0; w /= 2) {
-        for (int i = 0; i < w; i++) lane[i] += lane[i + w];
-    }
-    return f_log(lane[0]);
+    return f_log(lanes_sum(sum, n_pieces));
 }

@@ -9,8 +9,11 @@
 /* out[i] = exp(x[i] - max), 0 for -inf. max is the largest x[i], finite. out is x or does not overlap it. */
 void softmax_exp(float *out, const float *x, int32_t n, float max);
 
-/* log of the sum of exp(x[i] - max): what log-softmax subtracts after max, logprob = (x - max) - this. The sum runs in
- * LANES float32 lanes, element i in lane i % LANES, ascending; the lanes are added as a binary tree (backend/ops.h). */
+/* log of the sum of exp(x[i] - max): what log-softmax subtracts after max, logprob = (x - max) - this. Pieces of SUM_PIECE
+ * values are summed in LANES float32 lanes, element i of a piece in lane i % LANES, ascending, the lanes added as a binary
+ * tree (backend/ops.h); the sums of the pieces are added in the same way. So pieces can be summed at the same time, and no
+ * chain of additions is long. n is at most 2^20. */
+enum { SUM_PIECE = 256 };
 float softmax_log_sum(const float *x, int32_t n, float max);
 
 /* The variants, for the test that compares them: scalar, avx2, avx512. NULL where this machine lacks it. */
