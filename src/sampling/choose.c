@@ -19,8 +19,6 @@
 #include "sampling/softmax.h"
 #include "sampling/topk.h"
 
-enum { MAX_VOCAB = 1 << 20 }; /* what the integer masses of filter.c carry */
-
 struct Chooser {
     int32_t    vocab_size;
     float     *score;      /* [vocab] logits after the rules, when there are any */
@@ -37,9 +35,9 @@ static int32_t chunk_up(int32_t n)
 Status chooser_open(Chooser **out, int32_t vocab_size, Error *err)
 {
     *out = NULL;
-    if (vocab_size < 1 || vocab_size > MAX_VOCAB) {
+    if (vocab_size < 1 || vocab_size > MAX_SAMPLED_VOCAB) {
         return error_set(err, ERR_UNSUPPORTED, "a vocabulary of %d ids cannot be sampled from: 1 to %d are supported",
-                         vocab_size, MAX_VOCAB);
+                         vocab_size, MAX_SAMPLED_VOCAB);
     }
     Chooser *c = mem_alloc(sizeof *c);
     if (!c) return error_set(err, ERR_NOMEM, "no memory to choose tokens");

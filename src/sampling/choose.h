@@ -12,13 +12,14 @@
  * The noise of an id does not depend on how many ids are left: filters, drafts and widths leave it alone. */
 #pragma once
 
+#include "backend/choice.h"
 #include "base/error.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MAX_TOP_LOGPROBS = 20, MAX_LOGIT_BIAS = 1024, SAMPLER_VERSION = 2 };
+enum { MAX_LOGIT_BIAS = 1024, SAMPLER_VERSION = 2 };
 
 typedef struct DrawKey {
     uint64_t seed;
@@ -78,17 +79,6 @@ typedef struct RowRule {
     const int32_t      *banned;  /* ids not allowed at this row (stop ids before min_tokens, ignore_eos does NOT ban) */
     int32_t             n_banned;
 } RowRule;
-
-typedef struct Choice {
-    int32_t token;                            /* -1: not finite, see is_finite */
-    bool    is_finite;                        /* false: a NaN or +inf among the logits (padding too), or nothing left
-                                               * above -inf after the masks; nothing else is set */
-    float   logprob;                          /* of token; set when n_logprobs >= 0. Of a forced token 0 */
-    int32_t n_top;                            /* the most likely ids (the chosen one may be among them), most likely
-                                               * first, ties to the lower id; fewer when fewer are unmasked */
-    int32_t top_id[MAX_TOP_LOGPROBS];
-    float   top_logprob[MAX_TOP_LOGPROBS];
-} Choice;
 
 /* Scratch for rows of one vocabulary, about 24 bytes an id; one thread. Allocates only in open. */
 typedef struct Chooser Chooser;

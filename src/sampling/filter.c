@@ -4,28 +4,19 @@
  * of an id is 1 (top-k) or its weight (top-p). Scores become integers of the same order, and the one at the cut is
  * found 11, 11 and 10 bits at a time by a histogram of masses: three passes, no sort.
  *
- * Weights enter as integers, in units of 2^-42 of the largest. Integers add up to the same sum in any order, so the
- * cut is exact and every machine finds the same one. A vocabulary below 2^20 ids cannot overflow 63 bits, and what
- * truncation loses is below 2^-22 of the mass. */
+ * Weights enter as integers (mass_of()), which add up to the same sum in any order: the cut is exact and every machine
+ * finds the same one. */
 #include "sampling/filter.h"
 
-#include "base/fmath.h"
+#include "backend/choose_math.h"
 #include "sampling/softmax.h"
 
 enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS };
-#define WEIGHT_UNITS 0x1p42f
-
-/* Larger scores give larger keys. -0 counts as 0, as it does for ==. */
-static inline uint32_t key_of(float score)
-{
-    uint32_t u = f_bits(score + 0.0f);
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
-}
 
 /* weight NULL: every id counts one. */
 static inline uint64_t mass_at(const float *weight, int32_t i)
 {
-    return weight ? (uint64_t)(int64_t)(weight[i] * WEIGHT_UNITS) : 1;
+    return weight ? mass_of(weight[i]) : 1;
 }
 
 /* Where the ranking is cut: larger keys stay, and of equal ones the first until their mass reaches `need`. */
@@ -44,7 +35,7 @@ static Cut find_cut(const Candidates *c, const float *weight, uint64_t need)
         int shift = shifts[pass];
         uint32_t digit_mask = (uint32_t)(DIGITS - 1) << shift & ~known_mask;
         for (int32_t i = 0; i < c->n; i++) {
-            uint32_t key = key_of(c->score[i]);
+            uint32_t key = score_key(c->score[i]);
             if ((key & known_mask) == known) mass[(key & digit_mask) >> shift] += mass_at(weight, i);
         }
         uint32_t digit = digit_mask >> shift;
@@ -67,7 +58,7 @@ static void cut(Candidates *c, const float *weight, uint64_t need)
     Cut at = find_cut(c, weight, need);
     int32_t n = 0;
     for (int32_t i = 0; i < c->n; i++) {
-        uint32_t key = key_of(c->score[i]);
+        uint32_t key = score_key(c->score[i]);
         if (key < at.key || (key == at.key && at.need == 0)) continue;
         if (key == at.key) {
             uint64_t mass = mass_at(weight, i);
@@ -104,8 +95,7 @@ void candidates_keep_top_p(Candidates *c, float top_p)
 {
     uint64_t total = 0;
     for (int32_t i = 0; i < c->n; i++) total += mass_at(c->weight, i);
-    double need = ceil((double)top_p * (double)total);
-    cut(c, c->weight, need < 1 ? 1 : need < (double)total ? (uint64_t)need : total);
+    cut(c, c->weight, mass_needed(top_p, total));
 }
 
 void candidates_keep_min_p(Candidates *c, float min_p)

@@ -2,14 +2,18 @@
  *
  * Penalties need to know how often each id occurred. Counting it anew at every row costs a walk along the history
  * and leaves nothing behind that could be wrong after a rollback: the path of a drafted row is simply the end of
- * the walk. What counts is how often, not where, so a tree and a chain with the same path give the same scores. */
+ * the walk. What counts is how often, not where, so a tree and a chain with the same path give the same scores. A mark is
+ * EDIT_PROMPT, and below it how often the id was put out. */
 #include "sampling/rules.h"
 
-#include "base/fmath.h"
+#include "backend/choose_math.h"
 
-enum { IN_PROMPT = 1u << 31 }; /* a mark: this bit, and below it how often the id was put out */
+Penalties sample_penalties(const SampleParams *p)
+{
+    return (Penalties){ p->repetition_penalty, p->presence_penalty, p->frequency_penalty };
+}
 
-static bool has_penalty(const SampleParams *p)
+bool rules_penalise(const SampleParams *p)
 {
     return p->repetition_penalty != 1.0f || p->presence_penalty != 0.0f || p->frequency_penalty != 0.0f;
 }
@@ -17,7 +21,7 @@ static bool has_penalty(const SampleParams *p)
 bool rules_change(const RowRule *rule)
 {
     return rule->mask || rule->n_banned > 0 || rule->params->n_bias > 0 ||
-           (rule->history && has_penalty(rule->params));
+           (rule->history && rules_penalise(rule->params));
 }
 
 static void apply_mask(float *score, int32_t n, const uint32_t *mask)
@@ -39,27 +43,13 @@ static void count_outputs(uint32_t *marks, int32_t n, const int32_t *ids, int32_
     }
 }
 
-/* The usual formulas and their order: repetition (CTRL, arXiv 1909.05858, section 4.1, on both signs), then OpenAI's
- * frequency and presence. */
-static float penalised(float score, uint32_t mark, const SampleParams *p)
-{
-    uint32_t count = mark & ~(uint32_t)IN_PROMPT;
-    if (p->repetition_penalty != 1.0f) {
-        score = score > 0 ? score / p->repetition_penalty : score * p->repetition_penalty;
-    }
-    if (count > 0) {
-        score -= p->frequency_penalty * (float)count;
-        score -= p->presence_penalty;
-    }
-    return score;
-}
-
 /* Penalises each marked id once: its mark is gone when it is met again. */
 static void penalise(float *score, int32_t n, uint32_t *marks, const int32_t *ids, int32_t n_ids, const SampleParams *p)
 {
+    Penalties penalties = sample_penalties(p);
     for (int32_t i = 0; i < n_ids; i++) {
         if (ids[i] < 0 || ids[i] >= n || !marks[ids[i]]) continue;
-        if (score[ids[i]] > -F_INF) score[ids[i]] = penalised(score[ids[i]], marks[ids[i]], p);
+        if (score[ids[i]] > -F_INF) score[ids[i]] = penalised(score[ids[i]], marks[ids[i]] & ~EDIT_PROMPT, penalties);
         marks[ids[i]] = 0;
     }
 }
@@ -70,7 +60,7 @@ static void apply_penalties(float *score, int32_t n, const History *h, const Sam
     count_outputs(marks, n, h->path, h->n_path);
     if (p->repetition_penalty != 1.0f) {
         for (int32_t i = 0; i < h->n_prompt; i++) {
-            if (h->prompt[i] >= 0 && h->prompt[i] < n) marks[h->prompt[i]] |= IN_PROMPT;
+            if (h->prompt[i] >= 0 && h->prompt[i] < n) marks[h->prompt[i]] |= EDIT_PROMPT;
         }
         penalise(score, n, marks, h->prompt, h->n_prompt, p);
     }
@@ -88,5 +78,5 @@ void rules_apply(float *score, int32_t n, const RowRule *rule, uint32_t *marks)
     for (int32_t i = 0; i < p->n_bias; i++) {
         if (p->bias[i].token < n) score[p->bias[i].token] += p->bias[i].bias;
     }
-    if (rule->history && has_penalty(p)) apply_penalties(score, n, rule->history, p, marks);
+    if (rule->history && rules_penalise(p)) apply_penalties(score, n, rule->history, p, marks);
 }

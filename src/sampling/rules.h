@@ -10,3 +10,7 @@ bool rules_change(const RowRule *rule);
 /* Applies them to score[0 .. n), in the order above; a masked id becomes -inf and stays so.
  * marks [n] must be all zero and is so again afterwards. Cost: one look at the mask, one walk along the history. */
 void rules_apply(float *score, int32_t n, const RowRule *rule, uint32_t *marks);
+
+/* Whether any penalty is set, and what they are. */
+bool      rules_penalise(const SampleParams *p);
+Penalties sample_penalties(const SampleParams *p);

@@ -4,7 +4,7 @@
  * avx2, avx512) chooses an older one, as in the backend. Any thread in numeric mode. */
 #pragma once
 
-#include <stdint.h>
+#include "backend/choice.h"
 
 /* out[i] = exp(x[i] - max), 0 for -inf. max is the largest x[i], finite. out is x or does not overlap it. */
 void softmax_exp(float *out, const float *x, int32_t n, float max);
@@ -13,7 +13,6 @@ void softmax_exp(float *out, const float *x, int32_t n, float max);
  * values are summed in LANES float32 lanes, element i of a piece in lane i % LANES, ascending, the lanes added as a binary
  * tree (backend/ops.h); the sums of the pieces are added in the same way. So pieces can be summed at the same time, and no
  * chain of additions is long. n is at most 2^20. */
-enum { SUM_PIECE = 256 };
 float softmax_log_sum(const float *x, int32_t n, float max);
 
 /* The variants, for the test that compares them: scalar, avx2, avx512. NULL where this machine lacks it. */
