@@ -63,6 +63,18 @@ static void every_worker_runs_once(void **state)
     backend_close(b);
 }
 
+/* A worker whose share the caller did may look for it only when the pool is closing. */
+static void pools_close_right_behind_a_job(void **state)
+{
+    for (int round = 0; round < 100; round++) {
+        Backend *b = open_backend(MOST);
+        Job job = { { 0 } };
+        for (int i = 0; i < 3; i++) stream_parallel(backend_stream(b), count_call, &job);
+        backend_close(b);
+        assert_int_equal(job.calls[MOST - 1], 3);
+    }
+}
+
 static void threads_really_help(void **state)
 {
     Backend *b = open_backend(2);
@@ -292,6 +304,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_worker_runs_once),
+        cmocka_unit_test(pools_close_right_behind_a_job),
         cmocka_unit_test(threads_really_help),
         cmocka_unit_test(fewer_workers_when_asked),
         cmocka_unit_test(sleeping_workers_wake),

@@ -124,8 +124,9 @@ static void *worker_main(void *arg)
     pin_here(w, self->idx);
     for (;;) {
         wait_for_post(self);
+        /* The mail first: who sees the last post, which has no job, also sees that this is the end. */
+        unsigned mail = atomic_load_explicit(&self->mailbox, memory_order_acquire);
         if (atomic_load_explicit(&w->is_stopping, memory_order_relaxed)) return NULL;
-        unsigned mail = atomic_load_explicit(&self->mailbox, memory_order_relaxed);
         if (claim(self, mail)) do_share(self, mail);
     }
 }
