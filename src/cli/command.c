@@ -37,8 +37,6 @@ static Status one_of(const char *flag, const char *value, const char *const *nam
 
 static Status refuse_later(const Options *o, Error *err)
 {
-    if (o->quantization && strcmp(o->quantization, "none") != 0)
-        return error_set(err, ERR_UNSUPPORTED, "--quantization %s: this version computes in bf16 and float32 only", o->quantization);
     if (o->tensor_parallel_size > 1)
         return error_set(err, ERR_UNSUPPORTED, "--tensor-parallel-size %d: this version runs on one rank", (int)o->tensor_parallel_size);
     return OK;
@@ -52,6 +50,16 @@ static Status kv_dtype(const Options *o, DType *out, Error *err)
     int at;
     Status s = one_of("kv-cache-dtype", o->kv_cache_dtype, names, COUNT(names), &at, err);
     if (!s) *out = types[at];
+    return s;
+}
+
+static Status quantization(const Options *o, QuantFormat *out, Error *err)
+{
+    static const char *const names[] = { "none", "auto", "fp8", "nvfp4" };
+    static const QuantFormat formats[] = { QUANT_NONE, QUANT_NONE, QUANT_FP8, QUANT_NVFP4 };
+    int at;
+    Status s = one_of("quantization", o->quantization, names, COUNT(names), &at, err);
+    if (!s) *out = formats[at];
     return s;
 }
 
@@ -83,10 +91,12 @@ Status command_stack_options(const Options *o, StackOptions *out, Error *err)
     static const char *const devices[] = { "auto", "cpu", "cuda" }; /* in the order of DeviceChoice */
     int dtype, format, device;
     DType kv = DT_NONE;
+    QuantFormat rounding = QUANT_NONE;
     Status s = one_of("dtype", o->dtype, dtypes, COUNT(dtypes), &dtype, err);
     if (!s) s = one_of("load-format", o->load_format, formats, COUNT(formats), &format, err);
     if (!s) s = one_of("device", o->device, devices, COUNT(devices), &device, err);
     if (!s) s = kv_dtype(o, &kv, err);
+    if (!s) s = quantization(o, &rounding, err);
     if (!s) s = refuse_later(o, err);
     if (s) return s;
     SpeculativeConfig speculation;
@@ -98,6 +108,7 @@ Status command_stack_options(const Options *o, StackOptions *out, Error *err)
         .dtype = dtype_of[dtype],
         .kv_dtype = kv,
         .load_format = format == 2 ? LOAD_DUMMY : LOAD_AUTO,
+        .quantization = rounding,
         .backend = { .n_workers = (int)o->workers, .cpuset = o->cpuset, .device = (DeviceChoice)device },
         .chat_template = o->chat_template,
         .max_model_len = (int32_t)o->max_model_len,

@@ -40,7 +40,7 @@ const OptionRow option_rows[] = {
     { "gpu-memory-utilization mem-fraction-static", NULL, REAL, LOADS, AT(memory_utilization), 0.01, 1, "F", "share of the free memory that the plan may use (default 0.9)" },
     { "tensor-parallel-size tp-size", NULL, INT, BATCHES, AT(tensor_parallel_size), 1, 64, "N", "ranks; 1 for now" },
     { "kv-cache-dtype", NULL, TEXT, LOADS, AT(kv_cache_dtype), 0, 0, "D", "auto (as --dtype), bfloat16, float32, or fp8: E4M3 codes, half of bfloat16's memory; on CPUs" },
-    { "quantization", NULL, TEXT, BATCHES, AT(quantization), 0, 0, "Q", "none for now" },
+    { "quantization", NULL, TEXT, LOADS, AT(quantization), 0, 0, "Q", "fp8 or nvfp4: round the linears of the layers of a bf16, f16 or f32 checkpoint while loading; embedding, head, norms, in_proj_a and in_proj_b, and drafters stay as they are; on CPUs" },
     { "device", NULL, TEXT, LOADS, AT(device), 0, 0, "D", "auto, cpu or cuda" },
     { "cpuset", NULL, TEXT, LOADS, AT(cpuset), 0, 0, "LIST", "pin workers to these processors, e.g. 0-3,8" },
     { "workers threads", NULL, INT, LOADS, AT(workers), 1, 1024, "N", "threads that compute (default: one a processor)" },

@@ -111,7 +111,7 @@ static void gather_stop_ids(Stack *s)
 ModelOptions stack_model_options(const StackOptions *o)
 {
     return (ModelOptions){ .dtype = o->dtype, .kv_dtype = o->kv_dtype, .load_format = o->load_format,
-                           .sampler_version = SAMPLER_VERSION };
+                           .quantization = o->quantization, .sampler_version = SAMPLER_VERSION };
 }
 
 /* The compiled tokenizer is a little smaller than its source; a model in one file carries its own. */

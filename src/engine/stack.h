@@ -19,6 +19,7 @@ typedef struct StackOptions {
     DType         dtype;          /* DT_NONE = auto */
     DType         kv_dtype;       /* of the model's cache: DT_NONE = as dtype; drafters' caches follow dtype */
     LoadFormat    load_format;
+    QuantFormat   quantization;   /* of a model's plain linears while they are loaded; QUANT_NONE = as stored */
     BackendOptions backend;
     const char   *chat_template;  /* file that replaces the model's own; NULL = its own */
     int32_t       max_model_len;  /* 0 = the model's, at most what fits */

@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
-enum { VECTOR_ALIGN = 16, LANES_PER_WORKER = 4, MAX_LANES = 32, WAIT_FACTOR = 2, PAGE = 4096 };
+enum { VECTOR_ALIGN = 16, LANES_PER_WORKER = 4, MAX_LANES = 32, WAIT_FACTOR = 2, PAGE = DATA_FILE_PAGE };
 static const size_t MAX_STAGING_BYTES = (size_t)256 << 20; /* of all lanes, unless a single task wants more */
 
 typedef struct Loader Loader;
@@ -288,7 +288,7 @@ static void take_globals(WeightList *list, const Checkpoint *file)
 {
     for (int i = 0; i < list->n; i++) {
         WeightItem *item = &list->items[i];
-        if (item->matrix && item->contract.format != QUANT_NONE && file)
+        if (item->matrix && item->contract.format != QUANT_NONE && !item->quantize && file)
             item->matrix->global = checkpoint_find(file, item->name)->stored.global;
     }
 }

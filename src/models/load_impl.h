@@ -2,18 +2,20 @@
 #pragma once
 
 #include "models/weights.h"
+#include "tensor/data_file.h"
 
 typedef enum LoadSource {
     LOAD_MADE_UP, /* dummy numbers, bf16 */
     LOAD_ROWS,    /* plain numbers as they are stored */
     LOAD_STORED,  /* bands of codes and scales that kernels compute with as they are */
     LOAD_DECODED, /* float32 by checkpoint_decode_rows() */
+    LOAD_QUANTIZED, /* one of the others but LOAD_STORED, rounded to item->quantize: load_quantize.c */
 } LoadSource;
 
 typedef struct LoadTask {
     const WeightItem       *item;
     const CheckpointTensor *tensor;    /* NULL: dummy */
-    LoadSource              source;
+    LoadSource              source, plain; /* plain: of the numbers that are rounded */
     DType                   dtype;     /* of numbers in staging */
     int64_t                 first, n;  /* rows, or inputs where those are outermost; a vector is one row */
     size_t                  row_bytes; /* of a row of numbers in staging */
@@ -37,11 +39,21 @@ size_t load_task_room(const LoadTask *t);
 
 /* Gets the bytes; then checks them, hashes them and puts them into their place. */
 typedef struct LoadStaged {
-    const char    *rows;   /* numbers in staging, or ... */
+    char          *staging;
+    const char    *rows;   /* numbers in it, or ... */
     CheckpointBand stored; /* ... a part of a stored matrix */
 } LoadStaged;
 Status load_task_read(const LoadContext *c, const LoadTask *t, void *staging, LoadStaged *out, Error *err);
 Status load_task_put(const LoadContext *c, LoadTask *t, const LoadStaged *staged, Error *err);
+
+/* The same three for a task that rounds. */
+int64_t load_quantize_rows(const LoadTask *t);
+size_t  load_quantize_room(const LoadTask *t);
+Status  load_quantize_put(const LoadContext *c, LoadTask *t, char *staging, Error *err);
+
+/* Rows of a matrix, plain or stored, into their place; their hash is added to the task's. */
+void   load_put_matrix(LoadTask *t, const char *rows);
+Status load_put_stored(LoadTask *t, const CheckpointBand *band, Error *err);
 
 /* Numbers of an item. */
 int64_t weight_item_count(const WeightItem *item);

@@ -2,8 +2,8 @@
  *
  *     checkpoint --past the page cache--> staging --hash, check, repack panel by panel--> weight
  *
- * A tensor's hash is the sum of the hashes of its panels (16 rows), each seeded by its place, and of the scales of its tasks,
- * whose cut is the tensor's. A panel is repacked right after it was hashed, out of the processor's cache. */
+ * A tensor's hash is the sum of the hashes of its panels (16 rows) with the scales of their rows, each seeded by its place, and
+ * of scales that several rows share, by tasks, whose cut is the tensor's. A panel is repacked right after it was hashed, out of the processor's cache. */
 #include "models/load_impl.h"
 
 #include "base/fmath.h"
@@ -30,7 +30,7 @@ static DType plain_dtype(QuantFormat f)
 static LoadSource source_of(const WeightItem *item, const CheckpointTensor *t)
 {
     if (!t) return LOAD_MADE_UP;
-    if (item->matrix && item->contract.format != QUANT_NONE) return LOAD_STORED;
+    if (item->matrix && item->contract.format != QUANT_NONE && !item->quantize) return LOAD_STORED;
     return quant_is_plain(t->stored.format) && !t->columns.a && (item->matrix || !t->rows.a) ? LOAD_ROWS : LOAD_DECODED;
 }
 
@@ -42,6 +42,8 @@ LoadTask load_task_of(const WeightItem *item, const Checkpoint *file)
     t.n = item->matrix ? item->shape[0] : 1;
     t.row_bytes = (size_t)(weight_item_count(item) / t.n) * dtype_bytes(t.dtype);
     if (t.source == LOAD_STORED) t.n = checkpoint_bands_of(t.tensor);
+    t.plain = t.source;
+    if (item->quantize) t.source = LOAD_QUANTIZED;
     return t;
 }
 
@@ -55,6 +57,7 @@ static int64_t whole(int64_t n, int64_t of)
  * all where they are decoded. Turned rows take three times their room, and come in whole heads where those are small. */
 int64_t load_task_rows(const LoadTask *t)
 {
+    if (t->source == LOAD_QUANTIZED) return load_quantize_rows(t);
     const CheckpointOrder *turned = t->tensor && t->tensor->rows.a ? &t->tensor->rows : NULL;
     const size_t chunk = LOAD_CHUNK_BYTES / (turned ? 4 : 1);
     const int64_t heads = turned ? turned->a * turned->b * turned->unit : 1;
@@ -77,6 +80,7 @@ size_t load_task_bytes(const LoadTask *t)
 
 size_t load_task_room(const LoadTask *t)
 {
+    if (t->source == LOAD_QUANTIZED) return load_quantize_room(t);
     if (t->source == LOAD_STORED) return checkpoint_band_room(t->tensor, t->n);
     if (t->source == LOAD_ROWS) return checkpoint_stage_rows_room(t->tensor, stored_rows(t));
     return (size_t)t->n * t->row_bytes;
@@ -122,10 +126,12 @@ Status load_task_read(const LoadContext *c, const LoadTask *t, void *staging, Lo
 {
     void *at = staging;
     Status s = OK;
+    out->staging = staging;
     switch (t->source) {
     case LOAD_STORED: return checkpoint_stage_band(c->file, t->tensor, t->first, t->n, staging, &out->stored, err);
     case LOAD_ROWS: s = checkpoint_stage_rows(c->file, t->tensor, t->first, stored_rows(t), staging, &at, err); break;
     case LOAD_DECODED: s = checkpoint_decode_rows(c->file, t->tensor, t->first, stored_rows(t), staging, err); break;
+    case LOAD_QUANTIZED: break; /* it reads piece by piece */
     default: dummy_task(c, t, staging);
     }
     out->rows = at;
@@ -172,7 +178,7 @@ static uint64_t hash_of(const LoadTask *t, const void *bytes, size_t n, int64_t 
 }
 
 /* Panel by panel; a device takes them together, because every piece costs a wait. */
-static void put_matrix(LoadTask *t, const char *rows)
+void load_put_matrix(LoadTask *t, const char *rows)
 {
     const bool is_device = t->item->matrix->device != NULL;
     for (int64_t at = 0; at < t->n; at += WEIGHT_PANEL) {
@@ -184,27 +190,31 @@ static void put_matrix(LoadTask *t, const char *rows)
 }
 
 /* Rows panel by panel, too; inputs all at once. */
-static Status put_stored(LoadTask *t, const CheckpointBand *band, Error *err)
+Status load_put_stored(LoadTask *t, const CheckpointBand *band, Error *err)
 {
     const QuantMatrix *m = &band->stored;
     const bool in_rows = quant_geometry(m->format)->in_rows;
+    const bool own_scales = in_rows && m->group_out == 1;
     const int64_t step = in_rows ? WEIGHT_PANEL : t->n;
     Status s = quant_check(m, t->item->name, err);
     for (int64_t at = 0; !s && at < t->n; at += step) {
         int64_t n = t->n - at < step ? t->n - at : step;
         QuantMatrix part = in_rows ? quant_rows(m, at, n) : *m;
         t->hash += hash_of(t, part.codes, band->code_bytes / (size_t)t->n * (size_t)n, at);
+        if (own_scales)
+            t->hash += XXH3_64bits_withSeed(part.scales, band->scale_bytes / (size_t)t->n * (size_t)n, ~(uint64_t)(t->first + at));
         weight_put_blocks(t->item->matrix, t->first + at, &part);
     }
-    t->hash += hash_of(t, m->scales, band->scale_bytes, 0) ^ hash_of(t, m->zeros, band->zero_bytes, 0);
+    t->hash += hash_of(t, m->scales, own_scales ? 0 : band->scale_bytes, 0) ^ hash_of(t, m->zeros, band->zero_bytes, 0);
     return s;
 }
 
 Status load_task_put(const LoadContext *c, LoadTask *t, const LoadStaged *staged, Error *err)
 {
-    if (t->source == LOAD_STORED) return put_stored(t, &staged->stored, err);
+    if (t->source == LOAD_QUANTIZED) return load_quantize_put(c, t, staged->staging, err);
+    if (t->source == LOAD_STORED) return load_put_stored(t, &staged->stored, err);
     if (t->item->matrix) {
-        put_matrix(t, staged->rows);
+        load_put_matrix(t, staged->rows);
         return OK;
     }
     t->hash = hash_of(t, staged->rows, t->row_bytes, 0);

@@ -34,6 +34,8 @@ typedef struct ModelOptions {
     DType       kv_dtype;    /* of the key and value cache: DT_NONE = as the arithmetic; BF16, F32 or F8_E4M3 */
     LoadFormat  load_format; /* LOAD_DUMMY: cheap reproducible weights of the config's shapes, no file read */
     uint64_t    dummy_seed;
+    QuantFormat quantization; /* QUANT_FP8 or QUANT_NVFP4: linears of the layers are rounded to it while they are loaded, on a CPU;
+                               * QUANT_NONE: as they are stored */
     int32_t     sampler_version; /* SAMPLER_VERSION of sampling/choose.h: goes into the fingerprint */
     ModelLimits limits;
     void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */

@@ -22,11 +22,11 @@ static Status find_kind(const ModelKind **out, const ModelConfig *config, Error 
     return error_set(err, ERR_UNSUPPORTED, "model_type %s is not one of llama, qwen3, qwen3_5", config->model_type);
 }
 
-/* The arithmetic: what --dtype asks for, else the checkpoint's own, F16 as BF16. */
+/* The arithmetic: what --dtype asks for, else the checkpoint's own, F16 as BF16; numbers that are rounded to fewer bits are not worth float32. */
 static Status find_act(DType *out, const ModelConfig *config, const ModelOptions *options, Error *err)
 {
     DType asked = options->dtype;
-    if (asked == DT_NONE) asked = config->dtype == DT_F32 ? DT_F32 : DT_BF16;
+    if (asked == DT_NONE) asked = config->dtype == DT_F32 && !options->quantization ? DT_F32 : DT_BF16;
     if (asked != DT_BF16 && asked != DT_F32)
         return error_set(err, ERR_UNSUPPORTED, "a model cannot compute in %s; bfloat16 and float32 are possible",
                          dtype_name(asked));
@@ -148,7 +148,7 @@ Status model_info(const char *dir, const ModelOptions *options, ModelConfig *con
 }
 
 /* The list of tensors, checked against the headers of the checkpoint if there is one. */
-static Status list_weights(Decoder *d, const Checkpoint *file, Error *err)
+static Status list_weights(Decoder *d, const Checkpoint *file, QuantFormat quantize, Error *err)
 {
     snprintf(d->config.weight_prefix, sizeof d->config.weight_prefix, "model.");
     if (file) {
@@ -156,8 +156,17 @@ static Status list_weights(Decoder *d, const Checkpoint *file, Error *err)
         if (s) return s;
     }
     weights_begin(&d->weights, d->model.info.act == DT_F32 ? MATH_F32 : MATH_BF16, d->model.backend);
+    d->weights.quantize = quantize;
     d->kind->declare(d);
     return weights_check(&d->weights, &d->config, file, err);
+}
+
+static Status check_quantization(QuantFormat format, const Backend *backend, Error *err)
+{
+    Device *device;
+    if (!format || !backend || !backend_module(backend, &device)) return OK;
+    return error_set_param(err, ERR_UNSUPPORTED, "--quantization",
+                           "--quantization: quantised weights are computed with on CPUs only; add --device cpu");
 }
 
 /* What model_needs and model_open share. *file stays NULL for dummy weights. After an error the caller closes what is
@@ -167,11 +176,12 @@ static Status prepare(Decoder **out, Checkpoint **file, const char *dir, Backend
 {
     *out = NULL;
     *file = NULL;
-    Status s = read_config(out, dir, backend, options, err);
+    Status s = check_quantization(options->quantization, backend, err);
+    if (!s) s = read_config(out, dir, backend, options, err);
     if (!s && options->load_format != LOAD_DUMMY) s = checkpoint_open(file, dir, err);
     if (!s && *file && (*out)->config.is_gptq_v2) checkpoint_set_gptq_v2(*file);
     if (s) return s; /* names the file */
-    s = list_weights(*out, *file, err);
+    s = list_weights(*out, *file, options->quantization, err);
     if (s) error_prefix(err, "%s", dir);
     return s;
 }

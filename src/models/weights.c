@@ -149,6 +149,40 @@ static void keep_blocks(const WeightList *list, WeightItem *item, const Checkpoi
     item->contract = weight_blocks_contract(&t->stored, item->is_row_parallel);
 }
 
+/* ---- --quantization ---- */
+
+/* Small or sensitive ones stay as they are: they save little, and decide about much. */
+static bool is_layer_linear(const WeightItem *item)
+{
+    static const char *const kept[] = { "in_proj_a.weight", "in_proj_b.weight", "in_proj_ba.weight", "mlp.gate.weight",
+                                        "shared_expert_gate.weight" };
+    if (!item->matrix || !strstr(item->name, "layers.")) return false;
+    for (int i = 0; i < COUNT(kept); i++)
+        if (ends_with(item->name, kept[i])) return false;
+    return true;
+}
+
+QuantMatrix weights_quantized(QuantFormat format, int64_t n_out, int64_t n_in)
+{
+    const bool is_fp8 = format == QUANT_FP8;
+    return (QuantMatrix){ .format = format, .n_out = n_out, .n_in = n_in, .scale_type = is_fp8 ? DT_F32 : DT_F8_E4M3,
+                          .group_out = 1, .group_in = is_fp8 ? n_in : 16, .global = 1 };
+}
+
+/* t: what the checkpoint has of it; NULL: dummy weights. */
+static Status quantize_item(const WeightList *list, WeightItem *item, const CheckpointTensor *t, Error *err)
+{
+    if (!list->quantize || !is_layer_linear(item)) return OK;
+    if (t && !quant_is_plain(t->stored.format))
+        return error_set_param(err, ERR_UNSUPPORTED, "--quantization",
+                               "--quantization: this checkpoint is quantised already, tensor %s is %s", item->name, t->type);
+    const QuantMatrix m = weights_quantized(list->quantize, item->shape[0], item->shape[1]);
+    if (!weight_takes_blocks(&m)) return OK;
+    item->quantize = list->quantize;
+    if (list->mode == MATH_BF16) item->contract = weight_blocks_contract(&m, item->is_row_parallel);
+    return OK;
+}
+
 static Status check_item(const WeightList *list, WeightItem *item, const Checkpoint *file, Error *err)
 {
     const CheckpointTensor *t = checkpoint_find(file, item->name);
@@ -162,7 +196,7 @@ static Status check_item(const WeightList *list, WeightItem *item, const Checkpo
         return error_set(err, ERR_INPUT, "tensor %s has shape %s, but config.json means %s", item->name, has, wants);
     }
     keep_blocks(list, item, t);
-    return OK;
+    return quantize_item(list, item, t, err);
 }
 
 static int compare_names(const void *a, const void *b)
@@ -195,11 +229,12 @@ Status weights_check_part(WeightList *list, const char *prefix, const ModelConfi
                           const Checkpoint *file, Error *err)
 {
     if (list->failed) return error_set(err, ERR_NOMEM, "no memory for the list of a model's tensors");
-    if (!file) return OK;
     for (int i = 0; i < list->n; i++) {
-        Status s = check_item(list, &list->items[i], file, err);
+        WeightItem *item = &list->items[i];
+        Status s = file ? check_item(list, item, file, err) : quantize_item(list, item, NULL, err);
         if (s) return s;
     }
+    if (!file) return OK;
     return check_nothing_else(list, prefix, config, file, err);
 }
 

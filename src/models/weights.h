@@ -28,6 +28,7 @@ typedef struct WeightItem {
     float   **vector;                  /* ... or float32 numbers; the other one is NULL */
     VectorUse use;                     /* of a vector */
     Contract  contract;                /* of a matrix */
+    QuantFormat quantize;              /* what its plain numbers are rounded to first; QUANT_NONE: nothing */
     bool      is_row_parallel;
     int       n_dims;
     int64_t   shape[3];
@@ -35,6 +36,7 @@ typedef struct WeightItem {
 
 typedef struct WeightList {
     MathMode     mode;
+    QuantFormat  quantize; /* --quantization: set between weights_begin and weights_check */
     char         scope[WEIGHT_NAME_BYTES];
     WeightItem  *items;
     int          n, capacity;
@@ -66,6 +68,9 @@ void weights_array(WeightList *list, float **out, int64_t a, int64_t b, int64_t 
 
 /* ---- using ---- */
 
+/* The layout that --quantization gives a matrix: FP8 with a scale for each output, NVFP4 as ModelOpt writes it. */
+QuantMatrix weights_quantized(QuantFormat format, int64_t n_out, int64_t n_in);
+
 /* Memory that loading will take. */
 size_t weights_bytes(const WeightList *list);
 /* The same in whole pages: what it holds of main memory. */
@@ -75,7 +80,8 @@ size_t weights_held(const WeightList *list);
 Status weights_find_prefix(ModelConfig *config, const Checkpoint *file, Error *err);
 
 /* Every declared tensor is there with exactly its shape and a type we read, and a matrix whose stored blocks kernels can
- * compute with gets their contract: it is kept as it is stored. Others are decoded when they are loaded. Every other tensor is one that this
+ * compute with gets their contract: it is kept as it is stored. Others are decoded when they are loaded. With
+ * list->quantize the linears of the layers must be plain numbers and get that format's contract, where its blocks fit. Every other tensor is one that this
  * family may carry without our using it. The error names the tensor. From the headers alone; file NULL (dummy
  * weights): only that the list could be made. */
 Status weights_check(WeightList *list, const ModelConfig *config, const Checkpoint *file, Error *err);

@@ -48,14 +48,22 @@ static uint8_t block_scale(const float *x, float global)
     return f32_to_e4m3(scale < 0x1p-9f ? 0x1p-9f : scale);
 }
 
+/* f32_to_e2m1() of 16 numbers, without a branch, so that compilers take them side by side. */
+static void encode_16(uint8_t *codes, const float *x, float scale)
+{
+    int32_t code[16];
+    for (int i = 0; i < 16; i++) {
+        const float q = x[i] / scale, a = q < 0 ? -q : q;
+        const int32_t sign = (int32_t)(bits_of_float(q) >> 28 & 8) & -(int32_t)(a == a);
+        code[i] = sign + (a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) + (a > 5.0f);
+    }
+    for (int i = 0; i < 8; i++) codes[i] = (uint8_t)(code[2 * i] | code[2 * i + 1] << 4);
+}
+
 void nvfp4_encode(uint8_t *codes, uint8_t *scales, const float *x, int64_t n, float global)
 {
     for (int64_t k = 0; k < n; k += 16) {
         uint8_t code = scales[k / 16] = block_scale(x + k, global);
-        float scale = e4m3_to_f32(code) * global;
-        for (int64_t i = k; i < k + 16; i += 2) {
-            uint8_t low = f32_to_e2m1(x[i] / scale), high = f32_to_e2m1(x[i + 1] / scale);
-            codes[i / 2] = low | (uint8_t)(high << 4);
-        }
+        encode_16(codes + k / 2, x + k, e4m3_to_f32(code) * global);
     }
 }
