@@ -20,15 +20,15 @@ static int32_t key_store(const AttentionJob *job, const BatchSeq *seq, int32_t r
     return job->store[job->batch->path[(int64_t)row * MAX_DEPTH + j - seq->n_committed]];
 }
 
-static const float *widen(float *buffer, const void *row, const KvView *view)
+static const float *widen(float *buffer, const void *row, const AttentionJob *job)
 {
     const uint16_t *halves = row;
     const uint8_t *codes = row;
-    int32_t dim = view->head_dim;
-    switch (view->dtype) {
+    int32_t dim = job->view.head_dim;
+    switch (job->view.dtype) {
     case DT_F32: return row;
     case DT_BF16: for (int32_t d = 0; d < dim; d++) buffer[d] = bf16_to_f32(halves[d]); break;
-    default: for (int32_t d = 0; d < dim; d++) buffer[d] = e4m3_to_f32(codes[d]) / KV_CODE_UNIT;
+    default: for (int32_t d = 0; d < dim; d++) buffer[d] = job->number_of[codes[d]];
     }
     return buffer;
 }
@@ -46,7 +46,7 @@ static float score_keys(const AttentionJob *job, const BatchSeq *seq, int32_t ro
     float buffer[ATTN_MAX_HEAD_DIM], largest = -F_INF;
     for (int32_t j = first; j < end; j++) {
         int32_t store = key_store(job, seq, row, j);
-        const float *k = widen(buffer, kv_key(&job->view, store, kv_head), &job->view);
+        const float *k = widen(buffer, kv_key(&job->view, store, kv_head), job);
         float factor = job->scale * factor_of(&job->view, kv_key_scale(&job->view, store, kv_head));
         x[j] = lanes_dot(q, k, job->view.head_dim) * factor;
         largest = x[j] > largest ? x[j] : largest;
@@ -64,7 +64,7 @@ static float sum_split(const AttentionJob *job, const BatchSeq *seq, int32_t row
     memset(o, 0, (size_t)job->view.head_dim * sizeof *o);
     for (int32_t j = first; j < end; j++) {
         int32_t store = key_store(job, seq, row, j);
-        const float *v = widen(buffer, kv_value(&job->view, store, kv_head), &job->view);
+        const float *v = widen(buffer, kv_value(&job->view, store, kv_head), job);
         float p = f_exp(x[j] - *m), weight = p * factor_of(&job->view, kv_value_scale(&job->view, store, kv_head));
         lane[j % LANES] += p;
         for (int32_t d = 0; d < job->view.head_dim; d++) o[d] = fmaf(weight, v[d], o[d]);
@@ -118,7 +118,9 @@ void cpu_scalar_attention(Stream *st, Tensor out, Tensor q, KvView view, const B
         const BatchSeq *seq = &batch->seqs[s];
         CHECK(!batch_seq_is_real(batch, seq) || seq->n_committed + seq->n_rows <= MAX_KEYS);
     }
-    AttentionJob job = { out, q, view, batch, store, scale, st };
+    float number_of[256];
+    for (int code = 0; code < 256; code++) number_of[code] = e4m3_to_f32((uint8_t)code) / KV_CODE_UNIT;
+    AttentionJob job = { out, q, view, batch, store, scale, st, number_of };
     attention_count(st, batch);
     stream_for(st, q.shape[1], 1, attend_heads, &job);
     FAULT_POINT("attention", tensor_rows(out, batch_real_rows(batch)), batch_real_rows(batch));

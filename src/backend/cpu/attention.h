@@ -10,6 +10,7 @@ typedef struct AttentionJob {
     const int32_t *store;
     float          scale;
     Stream        *st;
+    const float   *number_of; /* [256] what E4M3 codes mean in sums; the contract's loops only */
 } AttentionJob;
 
 enum { ATTN_MAX_HEAD_DIM = 512 };

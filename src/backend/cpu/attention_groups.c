@@ -76,6 +76,7 @@ typedef struct Group {
     float       *partial[GROUP_QUERIES]; /* of split 0, the others behind it */
     int32_t      first_key[GROUP_QUERIES], n_keys[GROUP_QUERIES]; /* a query sees positions [first_key, n_keys) */
     int32_t      first_seen; /* by any of them */
+    int32_t      start, end; /* positions of the splits of the item at hand */
     const void  *key[2 * ATTN_SPLIT + MAX_AHEAD]; /* of the split's shared positions; the values behind them */
     const void **value;
     float        key_factor[X_STRIDE];   /* of the split's shared positions: what a product with the key is multiplied by */
@@ -106,42 +107,85 @@ static void set_key_factors(const Plan *plan, Group *g)
     for (int32_t j = 0; j < X_STRIDE; j++) g->key_factor[j] = plan->job.scale;
 }
 
-/* Of n neighbours in a block, the first at `store`, to place `at` of the split. */
-static void list_factors(const Plan *plan, Group *g, int32_t store, int32_t at, int32_t n)
+/* Neighbours in one block: positions [first, first + n) at most. */
+typedef struct Run {
+    int32_t store, n;
+} Run;
+static Run run_at(const Plan *plan, const Group *g, int32_t first, int32_t n)
 {
-    const float *key = kv_key_scale(&plan->job.view, store, g->kv_head);
-    const float *value = kv_value_scale(&plan->job.view, store, g->kv_head);
-    for (int32_t i = 0; i < n; i++) {
-        g->key_factor[at + i] = plan->job.scale * (key[i] * KV_CODE_UNIT);
-        g->value_factor[at + i] = value[i] * KV_CODE_UNIT;
+    const KvView *view = &plan->job.view;
+    int32_t in_block = view->block_size - first % view->block_size;
+    return (Run){ kv_store_at(view, g->seq->slot, first), in_block < n ? in_block : n };
+}
+
+static void list_keys(const Plan *plan, const Group *g, const void **key, int32_t first, int32_t n)
+{
+    int64_t row_bytes = kv_view_row_bytes(&plan->job.view);
+    for (int32_t j = 0; j < n;) {
+        Run run = run_at(plan, g, first + j, n - j);
+        const char *at = kv_key(&plan->job.view, run.store, g->kv_head);
+        for (int32_t i = 0; i < run.n; i++, j++) key[j] = at + i * row_bytes;
     }
 }
 
-/* Lists the keys of positions [first, first + n), the last one again to fill its tile, then their values and a
- * last one again for those who look ahead. */
-static void list_shared(const Plan *plan, Group *g, int32_t first, int32_t n)
+/* Of positions [first, first + n), to the beginning of the split's factors. */
+static void list_factors(const Plan *plan, Group *g, int32_t first, int32_t n)
 {
-    const KvView *view = &plan->job.view;
-    int64_t row_bytes = kv_view_row_bytes(view), to_value = kv_to_value(view);
-    int32_t j = 0;
-    if (n <= 0) return;
-    while (j < n) {
-        int32_t in_block = view->block_size - (first + j) % view->block_size, some = in_block < n - j ? in_block : n - j;
-        int32_t store = kv_store_at(view, g->seq->slot, first + j);
-        const char *at = kv_key(view, store, g->kv_head);
-        for (int32_t i = 0; i < some; i++) g->key[j + i] = at + i * row_bytes;
-        if (plan->has_scales) list_factors(plan, g, store, j, some);
-        j += some;
+    for (int32_t j = 0; j < n;) {
+        Run run = run_at(plan, g, first + j, n - j);
+        const float *key = kv_key_scale(&plan->job.view, run.store, g->kv_head);
+        const float *value = kv_value_scale(&plan->job.view, run.store, g->kv_head);
+        for (int32_t i = 0; i < run.n; i++) {
+            g->key_factor[j + i] = plan->job.scale * (key[i] * KV_CODE_UNIT);
+            g->value_factor[j + i] = value[i] * KV_CODE_UNIT;
+        }
+        j += run.n;
     }
-    for (; j % TILE_KEYS; j++) g->key[j] = g->key[n - 1];
-    g->value = g->key + j;
-    for (int32_t i = 0; i < n + MAX_AHEAD; i++) g->value[i] = (const char *)g->key[i < n ? i : n - 1] + to_value;
-    for (int32_t i = 0; i < n && i < plan->ahead; i++) { /* later ones are asked for on the way */
+}
+
+/* All of a split are wanted before its first key, and each block has a line of them: asked for a split ahead. */
+static void ask_for_scales(const Plan *plan, const Group *g, int32_t first, int32_t n)
+{
+    for (int32_t j = 0; j < n;) {
+        Run run = run_at(plan, g, first + j, n - j);
+        const float *key = kv_key_scale(&plan->job.view, run.store, g->kv_head);
+        const float *value = kv_value_scale(&plan->job.view, run.store, g->kv_head);
+        for (int32_t i = 0; i < run.n; i += 16) {
+            __builtin_prefetch(key + i);
+            __builtin_prefetch(value + i);
+        }
+        j += run.n;
+    }
+}
+
+/* The first rows of an item's first split; all later ones are asked for on the way. */
+static void ask_for_first(const Plan *plan, const Group *g, int32_t n)
+{
+    int64_t row_bytes = kv_view_row_bytes(&plan->job.view);
+    for (int32_t i = 0; i < n && i < plan->ahead; i++) {
         for (int64_t at = 0; at < row_bytes; at += 64) {
             __builtin_prefetch((const char *)g->key[i] + at);
             __builtin_prefetch((const char *)g->value[i] + at);
         }
     }
+}
+
+/* Lists the keys of positions [first, first + n), the last one again to fill its tile, then their values, then what those
+ * find who look ahead: keys of the next split, or the last value again. */
+static void list_shared(const Plan *plan, Group *g, int32_t first, int32_t n)
+{
+    const int64_t to_value = kv_to_value(&plan->job.view);
+    const int32_t left = shared_keys(g) - first - n, n_tiled = (n + TILE_KEYS - 1) / TILE_KEYS * TILE_KEYS;
+    if (n <= 0) return;
+    list_keys(plan, g, g->key, first, n);
+    for (int32_t j = n; j < n_tiled; j++) g->key[j] = g->key[n - 1];
+    g->value = g->key + n_tiled;
+    for (int32_t i = 0; i < n + MAX_AHEAD; i++) g->value[i] = (const char *)g->key[i < n ? i : n - 1] + to_value;
+    if (left > 0 && first + n < g->end) list_keys(plan, g, g->value + n, first + n, left < MAX_AHEAD ? left : MAX_AHEAD);
+    if (first == g->start) ask_for_first(plan, g, n);
+    if (!plan->has_scales) return;
+    list_factors(plan, g, first, n);
+    if (left > 0 && first + n < g->end) ask_for_scales(plan, g, first + n, left < ATTN_SPLIT ? left : ATTN_SPLIT);
 }
 
 /* Store of depth `depth` of a row's path. */
@@ -509,8 +553,10 @@ static void run_item(const Plan *plan, int64_t item, float *own_partials, Cursor
     ask_for_rows(plan, g);
     int32_t n_splits = (most_keys(g) + ATTN_SPLIT - 1) / ATTN_SPLIT;
     Range range = worker_range(n_splits, (int)(item % plan->n_chunks), plan->n_chunks);
-    for (int64_t s = range.first; s < range.end; s++)
-        if ((s + 1) * ATTN_SPLIT > g->first_seen) run_split(plan, g, (int32_t)s);
+    int32_t first = g->first_seen / ATTN_SPLIT > range.first ? g->first_seen / ATTN_SPLIT : (int32_t)range.first;
+    g->start = first * ATTN_SPLIT;
+    g->end = (int32_t)range.end * ATTN_SPLIT;
+    for (int32_t s = first; s < range.end; s++) run_split(plan, g, s);
     for (int32_t i = 0; is_whole && i < g->n; i++) combine_query(plan, g, i);
 }
 
