@@ -6,165 +6,33 @@
  * entries, never recurses, and looks at each byte once. Strings are decoded where they stand (the decoded form is
  * never longer), so a header of 30,000 tensors costs two allocations. */
 #include "tensor/safetensors_impl.h"
-#include "base/buf.h"
 #include "base/memory.h"
+#include "tensor/scan.h"
 
 #include <stdlib.h>
 
 static const int64_t MAX_DIM = (int64_t)1 << 40;
 enum { MAX_METADATA = 1 << 16 };
 
-typedef struct Scan {
-    char  *text;
-    size_t n, at;
-    Error *err;
-} Scan;
-
-static Status bad(const Scan *s, const char *what)
-{
-    return error_set(s->err, ERR_INPUT, "byte %zu of its header: %s", s->at, what);
-}
-
 static Status bad_tensor(const Scan *s, const char *name, const char *what)
 {
     return error_set(s->err, ERR_INPUT, "tensor %.120s %s", name, what);
-}
-
-static void skip_space(Scan *s)
-{
-    while (s->at < s->n && strchr(" \t\n\r", s->text[s->at]) && s->text[s->at]) s->at++;
-}
-
-static bool take(Scan *s, char c)
-{
-    skip_space(s);
-    if (s->at >= s->n || s->text[s->at] != c) return false;
-    s->at++;
-    return true;
-}
-
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
-
-/* The four hex digits behind "\u"; -1 when they are not there. */
-static int32_t take_hex4(Scan *s)
-{
-    int32_t value = 0;
-    if (s->n - s->at < 4) return -1;
-    for (int i = 0; i < 4; i++) {
-        int digit = hex_digit(s->text[s->at + (size_t)i]);
-        if (digit < 0) return -1;
-        value = 16 * value + digit;
-    }
-    s->at += 4;
-    return value;
-}
-
-/* The character of an escape by its four hex digits, or of a surrogate pair of them; -1 when it is none. */
-static int32_t take_unicode_escape(Scan *s)
-{
-    int32_t c = take_hex4(s);
-    if (c < 0xd800 || c > 0xdfff) return c;
-    if (c > 0xdbff || s->n - s->at < 2 || s->text[s->at] != '\\' || s->text[s->at + 1] != 'u') return -1;
-    s->at += 2;
-    int32_t low = take_hex4(s);
-    if (low < 0xdc00 || low > 0xdfff) return -1;
-    return 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00);
-}
-
-static size_t put_utf8(char *out, int32_t c)
-{
-    if (c < 0x80) {
-        out[0] = (char)c;
-        return 1;
-    }
-    size_t n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    static const unsigned char lead[5] = { 0, 0, 0xc0, 0xe0, 0xf0 };
-    for (size_t i = n - 1; i > 0; i--, c >>= 6) out[i] = (char)(0x80 | (c & 0x3f));
-    out[0] = (char)(lead[n] | c);
-    return n;
-}
-
-/* One escape, s->at behind the backslash, decoded to out. */
-static Status take_escape(Scan *s, char *out, size_t *n)
-{
-    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-    if (s->at >= s->n) return bad(s, "the header ends inside a string");
-    char c = s->text[s->at++];
-    const char *known = c ? strchr(from, c) : NULL;
-    int32_t code = known ? to[known - from] : c == 'u' ? take_unicode_escape(s) : -1;
-    if (code < 0) return bad(s, "a string holds an invalid escape");
-    if (code == 0) return bad(s, "a string holds a NUL character");
-    *n = put_utf8(out, code);
-    return OK;
-}
-
-/* A string, decoded in place and NUL-terminated over its closing quote. */
-static Status take_string(Scan *s, char **out)
-{
-    if (!take(s, '"')) return bad(s, "a string is expected");
-    char *write = s->text + s->at;
-    *out = write;
-    while (s->at < s->n) {
-        const char *here = s->text + s->at;
-        unsigned char c = (unsigned char)*here;
-        size_t bad_bytes, n = utf8_length(here, s->n - s->at, &bad_bytes);
-        if (n == 0) return bad(s, "the header is not valid UTF-8");
-        if (c < 0x20) return bad(s, "a string holds a bare control character");
-        s->at += n;
-        if (c == '"') {
-            *write = '\0';
-            return OK;
-        }
-        if (c == '\\') {
-            Status status = take_escape(s, write, &n);
-            if (status != OK) return status;
-        } else {
-            memmove(write, here, n);
-        }
-        write += n;
-    }
-    return bad(s, "the header ends inside a string");
-}
-
-/* A count: decimal digits, no sign, fraction, exponent or leading zero, at most 2^63 - 1. */
-static Status take_count(Scan *s, int64_t *out)
-{
-    skip_space(s);
-    size_t first = s->at;
-    int64_t value = 0;
-    for (; s->at < s->n && s->text[s->at] >= '0' && s->text[s->at] <= '9'; s->at++) {
-        int digit = s->text[s->at] - '0';
-        if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, digit, &value)) {
-            return bad(s, "an integer is larger than 2^63 - 1");
-        }
-    }
-    bool more = s->at < s->n && strchr(".eE+-", s->text[s->at]) && s->text[s->at];
-    if (s->at == first || more) return bad(s, "a non-negative integer is expected");
-    if (s->text[first] == '0' && s->at - first > 1) return bad(s, "an integer has a leading zero");
-    *out = value;
-    return OK;
 }
 
 /* An array of at most max counts. */
 static Status take_counts(Scan *s, int64_t *out, int max, int *n)
 {
     *n = 0;
-    if (!take(s, '[')) return bad(s, "an array is expected");
-    if (take(s, ']')) return OK;
+    if (!scan_take(s, '[')) return scan_bad(s, "an array is expected");
+    if (scan_take(s, ']')) return OK;
     do {
         if (*n == max)
-            return bad(s, max == 2 ? "data_offsets has more than two numbers" : "shape has more than 8 dimensions");
-        Status status = take_count(s, &out[*n]);
+            return scan_bad(s, max == 2 ? "data_offsets has more than two numbers" : "shape has more than 8 dimensions");
+        Status status = scan_count(s, &out[*n]);
         if (status != OK) return status;
         ++*n;
-    } while (take(s, ','));
-    return take(s, ']') ? OK : bad(s, "',' or ']' is expected");
+    } while (scan_take(s, ','));
+    return scan_take(s, ']') ? OK : scan_bad(s, "',' or ']' is expected");
 }
 
 /* What the three members of one tensor say. */
@@ -178,10 +46,10 @@ typedef struct Description {
 static Status take_member(Scan *s, Description *d)
 {
     char *key;
-    Status status = take_string(s, &key);
+    Status status = scan_string(s, &key);
     if (status != OK) return status;
-    if (!take(s, ':')) return bad(s, "':' is expected");
-    if (strcmp(key, "dtype") == 0 && !d->dtype) return take_string(s, &d->dtype);
+    if (!scan_take(s, ':')) return scan_bad(s, "':' is expected");
+    if (strcmp(key, "dtype") == 0 && !d->dtype) return scan_string(s, &d->dtype);
     if (strcmp(key, "shape") == 0 && !d->has_shape) {
         d->has_shape = true;
         return take_counts(s, d->shape, SAFETENSORS_MAX_DIMS, &d->n_dims);
@@ -190,7 +58,7 @@ static Status take_member(Scan *s, Description *d)
         d->has_range = true;
         return take_counts(s, d->range, 2, &d->n_range);
     }
-    return bad(s, "a tensor has a member twice, or one that is not dtype, shape or data_offsets");
+    return scan_bad(s, "a tensor has a member twice, or one that is not dtype, shape or data_offsets");
 }
 
 /* Bytes that dtype and shape ask for; false when that overflows or is not whole bytes. */
@@ -242,10 +110,10 @@ static Status list_add(EntryList *list, const SafetensorsEntry *e, Error *err)
 
 static Status check_name(const Scan *s, const char *name)
 {
-    if (!*name) return bad(s, "a tensor has no name");
-    if (strlen(name) > SAFETENSORS_MAX_NAME) return bad(s, "a tensor's name is longer than 512 bytes");
+    if (!*name) return scan_bad(s, "a tensor has no name");
+    if (strlen(name) > SAFETENSORS_MAX_NAME) return scan_bad(s, "a tensor's name is longer than 512 bytes");
     for (const char *c = name; *c; c++) {
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) return bad(s, "a tensor's name holds a control character");
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) return scan_bad(s, "a tensor's name holds a control character");
     }
     return OK;
 }
@@ -255,12 +123,12 @@ static Status take_tensor(Scan *s, const char *name, int shard, EntryList *list)
     Description d = { 0 };
     Status status = check_name(s, name);
     if (status != OK) return status;
-    if (!take(s, '{')) return bad(s, "'{' is expected");
-    if (!take(s, '}')) {
+    if (!scan_take(s, '{')) return scan_bad(s, "'{' is expected");
+    if (!scan_take(s, '}')) {
         do {
             if ((status = take_member(s, &d)) != OK) return status;
-        } while (take(s, ','));
-        if (!take(s, '}')) return bad(s, "',' or '}' is expected");
+        } while (scan_take(s, ','));
+        if (!scan_take(s, '}')) return scan_bad(s, "',' or '}' is expected");
     }
     if ((status = check_description(s, name, &d)) != OK) return status;
 
@@ -282,27 +150,27 @@ static Status take_pairs(Scan *s, char **keys, int *n)
 {
     char *value;
     do {
-        if (*n == MAX_METADATA) return bad(s, "__metadata__ has more than 65536 members");
-        Status status = take_string(s, &keys[*n]);
+        if (*n == MAX_METADATA) return scan_bad(s, "__metadata__ has more than 65536 members");
+        Status status = scan_string(s, &keys[*n]);
         if (status != OK) return status;
         ++*n;
-        if (!take(s, ':')) return bad(s, "':' is expected");
-        if ((status = take_string(s, &value)) != OK) return status;
-    } while (take(s, ','));
-    return take(s, '}') ? OK : bad(s, "',' or '}' is expected");
+        if (!scan_take(s, ':')) return scan_bad(s, "':' is expected");
+        if ((status = scan_string(s, &value)) != OK) return status;
+    } while (scan_take(s, ','));
+    return scan_take(s, '}') ? OK : scan_bad(s, "',' or '}' is expected");
 }
 
 static Status take_metadata(Scan *s)
 {
-    if (!take(s, '{')) return bad(s, "__metadata__ must be an object");
-    if (take(s, '}')) return OK;
+    if (!scan_take(s, '{')) return scan_bad(s, "__metadata__ must be an object");
+    if (scan_take(s, '}')) return OK;
     char **keys = mem_realloc(NULL, MAX_METADATA * sizeof *keys);
     if (!keys) return error_set(s->err, ERR_NOMEM, "no memory to read its header");
     int n = 0;
     Status status = take_pairs(s, keys, &n);
     qsort(keys, status == OK ? (size_t)n : 0, sizeof *keys, compare_text);
     for (int i = 1; status == OK && i < n; i++) {
-        if (strcmp(keys[i - 1], keys[i]) == 0) status = bad(s, "__metadata__ has a member twice");
+        if (strcmp(keys[i - 1], keys[i]) == 0) status = scan_bad(s, "__metadata__ has a member twice");
     }
     mem_free(keys);
     return status;
@@ -311,24 +179,24 @@ static Status take_metadata(Scan *s)
 static Status take_header(Scan *s, int shard, EntryList *list)
 {
     bool has_metadata = false;
-    if (s->n == 0 || s->text[0] != '{') return bad(s, "it does not begin with '{'");
+    if (s->n == 0 || s->text[0] != '{') return scan_bad(s, "it does not begin with '{'");
     s->at = 1;
-    if (take(s, '}')) return OK;
+    if (scan_take(s, '}')) return OK;
     do {
         char *name;
-        Status status = take_string(s, &name);
+        Status status = scan_string(s, &name);
         if (status != OK) return status;
-        if (!take(s, ':')) return bad(s, "':' is expected");
+        if (!scan_take(s, ':')) return scan_bad(s, "':' is expected");
         if (strcmp(name, "__metadata__") != 0) {
             status = take_tensor(s, name, shard, list);
         } else {
-            if (has_metadata) return bad(s, "__metadata__ appears twice");
+            if (has_metadata) return scan_bad(s, "__metadata__ appears twice");
             has_metadata = true;
             status = take_metadata(s);
         }
         if (status != OK) return status;
-    } while (take(s, ','));
-    return take(s, '}') ? OK : bad(s, "',' or '}' is expected");
+    } while (scan_take(s, ','));
+    return scan_take(s, '}') ? OK : scan_bad(s, "',' or '}' is expected");
 }
 
 static int compare_place(const void *a, const void *b)
@@ -357,12 +225,12 @@ static Status check_tiling(SafetensorsEntry *e, int n, uint64_t *data_bytes, Err
 
 Status safetensors_parse_header(EntryList *list, char *text, size_t n, int shard, uint64_t *data_bytes, Error *err)
 {
-    Scan s = { .text = text, .n = n, .err = err };
+    Scan s = { .text = text, .n = n, .what = "its header", .err = err };
     int first = list->n;
     Status status = take_header(&s, shard, list);
     if (status != OK) return status;
-    skip_space(&s);
-    if (s.at < n) return bad(&s, "something follows the closing brace");
+    scan_space(&s);
+    if (s.at < n) return scan_bad(&s, "something follows the closing brace");
     *data_bytes = 0;
     if (list->n == first) return OK; /* the list may have no memory yet */
     return check_tiling(list->item + first, list->n - first, data_bytes, err);
