@@ -37,7 +37,7 @@ typedef struct Plan {
     size_t token_cache_bytes;       /* (n_blocks + 1) * block_bytes */
     size_t state_bytes;             /* per-sequence groups of all slots */
     size_t table_bytes;             /* block tables and book-keeping */
-    size_t page_bytes;              /* pieces of megabytes lie in whole pages of 2 MB: what that adds */
+    size_t page_bytes;              /* pieces of megabytes lie in whole pages: what that adds */
     size_t worker_bytes;            /* scratch and stacks of the threads that compute */
     size_t text_bytes;              /* tokenizer and chat template, what each front worker keeps for them */
     size_t program_bytes;           /* the program, its libraries and books */

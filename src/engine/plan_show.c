@@ -45,7 +45,7 @@ int plan_kinds(const Plan *p, PlanKind out[PLAN_MAX_KINDS])
     add(&l, "workers", "workers", p->worker_bytes, "scratch of %d threads that compute", p->n_workers);
     add(&l, "text", "text", p->text_bytes, "tokenizer, template, front workers");
     add(&l, "program", "program", p->program_bytes, "its code, libraries and heap");
-    add(&l, "pages", "whole pages", p->page_bytes, "pieces of megabytes end on pages of 2 MB");
+    add(&l, "pages", "whole pages", p->page_bytes, "where pieces of megabytes end");
     add(&l, "requests", "requests", p->request_bytes, "at most, while up to %d wait and %d run", p->engine.max_waiting,
         p->engine.max_num_seqs);
     return l.n;

@@ -1,11 +1,12 @@
 /* Memory that lives as long as the process, in 2 MB pages where the system gives them.
  *
  * Weights are read once a step from end to end; with 4 KB pages the page walks cost up to a third of the
- * bandwidth. A piece from 1 MB on gets mappings of its own, aligned to 2 MB and marked for huge pages;
- * smaller ones come from the heap. Sizes stand in a header of 64 bytes before the piece; for mapped pieces
+ * bandwidth. A piece from 1 MB on gets mappings of its own, aligned to 2 MB and marked for huge pages as far
+ * as those are full: with the rest in one, too, the matrices of an 8B model hold 200 MB that nobody uses.
+ * Smaller pieces come from the heap. Sizes stand in a header of 64 bytes before the piece; for mapped pieces
  * it has a 4 KB page to itself, so that the data begins on the 2 MB line:
  *
- *     | unmapped | ... header | data, whole 2 MB pages ... | unmapped |
+ *     | unmapped | ... header | data, whole 2 MB pages ... | the rest, 4 KB pages | unmapped |
  *                             ^ 2 MB line                                              */
 #include "backend/cpu/pages.h"
 
@@ -40,11 +41,18 @@ static void *small_alloc(size_t bytes)
     return p;
 }
 
+/* Up to whole small pages; false: too much. */
+static bool whole_pages(size_t bytes, size_t *whole)
+{
+    if (!size_add(bytes, SMALL_PAGE_BYTES - 1, whole)) return false;
+    *whole &= ~(size_t)(SMALL_PAGE_BYTES - 1);
+    return true;
+}
+
 static void *mapped_alloc(size_t bytes)
 {
     size_t data_bytes, whole;
-    if (!mem_may_allocate() || !size_add(bytes, HUGE_BYTES - 1, &data_bytes)) return NULL;
-    data_bytes &= ~(size_t)(HUGE_BYTES - 1);
+    if (!mem_may_allocate() || !whole_pages(bytes, &data_bytes)) return NULL;
     if (!size_add(data_bytes, HUGE_BYTES + HEADER_PAGE_BYTES, &whole)) return NULL;
 
     char *map = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -53,7 +61,7 @@ static void *mapped_alloc(size_t bytes)
     char *first = p - HEADER_PAGE_BYTES, *end = p + data_bytes;
     if (first > map) munmap(map, (size_t)(first - map));
     if (end < map + whole) munmap(end, (size_t)(map + whole - end));
-    madvise(p, data_bytes, MADV_HUGEPAGE); /* advice: without it we are slower, not wrong */
+    if (data_bytes >= HUGE_BYTES) madvise(p, data_bytes & ~(size_t)(HUGE_BYTES - 1), MADV_HUGEPAGE); /* advice: without it we are slower, not wrong */
     *header_of(p) = (Header){ bytes, HEADER_PAGE_BYTES + data_bytes, NULL };
     return p;
 }
@@ -66,8 +74,7 @@ void *pages_alloc(size_t bytes)
 size_t pages_held(size_t bytes)
 {
     size_t up;
-    if (bytes < MAPPED_FROM_BYTES || !size_add(bytes, HUGE_BYTES - 1, &up)) return bytes;
-    return up & ~(size_t)(HUGE_BYTES - 1);
+    return bytes < MAPPED_FROM_BYTES || !whole_pages(bytes, &up) ? bytes : up;
 }
 
 size_t pages_bytes(void *p)
