@@ -53,5 +53,5 @@ Status command_bench(const Options *o, Error *err)
     if (s) return s;
     numeric_mode_enter();
     if (o->synthetic_acceptance) return bench_synthetic(o, &stack, dir, err);
-    return stack.load_format == LOAD_DUMMY ? bench_shape(o, &stack, dir, err) : bench_drafts(o, &stack, err);
+    return stack.load_format == LOAD_DUMMY || o->limits ? bench_shape(o, &stack, dir, err) : bench_drafts(o, &stack, err);
 }

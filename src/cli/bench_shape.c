@@ -1,7 +1,7 @@
 /* tandem bench, first table: measured speed of the model's shape beside what this machine can do, all in one process.
  *
  *     read      best read stream over memory                       -> GB/s
- *     F(M)      best rate of one linear layer, M rows, weights hot  -> GFLOP/s
+ *     F(M)      best rate of one linear layer, M rows, weights hot  -> GFLOP/s (not of weights in stored formats)
  *     decode    N tokens after a prompt, through the engine         -> tokens/s, share of the read stream
  *     t(M)      a whole pass of M rows with all their logits        -> ms, over max(bytes / read, flops / F(M))
  *     prefill   512 rows, one logits row                            -> tokens/s, share of F(64)
@@ -32,6 +32,7 @@ typedef struct Bench {
     Engine        *engine;
     void          *stream_memory;
     int32_t        n_tokens;
+    bool           is_dense; /* all matrices hold numbers of the products' type, which F(M) is measured with */
     double         weights_bytes, flops_per_row, kv_bytes_per_token;
     Weight         gemm;
     void          *gemm_in;
@@ -85,7 +86,8 @@ static void count_bytes(Bench *b)
     CacheGroup groups[MAX_GROUPS];
     int n = b->model->groups(b->model, groups);
     b->weights_bytes = (double)info->read_bytes_per_pass;
-    b->flops_per_row = 2 * b->weights_bytes / (double)dtype_bytes(info->act);
+    b->flops_per_row = 2 * (double)info->numbers_per_pass;
+    b->is_dense = b->weights_bytes >= b->flops_per_row / 2 * (double)dtype_bytes(info->act);
     for (int g = 0; g < n; g++)
         if (groups[g].kind == CACHE_PER_TOKEN) b->kv_bytes_per_token += (double)groups[g].entry_bytes * groups[g].n_layers;
 }
@@ -170,7 +172,7 @@ static Status run_all(Bench *b, Error *err)
         series_add(&b->read, measure_read_bandwidth(st, b->stream_memory, STREAM_BYTES, 0.4) * 1e-9);
         s = run_decode(b, err);
         for (int k = 0; k < N_WIDTHS; k++) {
-            run_rate(b, k);
+            if (b->is_dense) run_rate(b, k);
             series_add(&b->pass[k], time_pass(b, PROMPT, widths[k], widths[k]));
         }
         series_add(&b->prefill, time_pass(b, 0, PREFILL, 1));
@@ -184,7 +186,7 @@ static void print_table(Bench *b)
 {
     double read = series_median(&b->read), rate[N_WIDTHS], decode = series_median(&b->decode), prefill = series_median(&b->prefill);
     double kv = b->kv_bytes_per_token * (PROMPT + b->n_tokens / 2.0);
-    for (int k = 0; k < N_WIDTHS; k++) rate[k] = series_median(&b->rate[k]);
+    for (int k = 0; k < N_WIDTHS; k++) rate[k] = b->is_dense ? series_median(&b->rate[k]) : 0;
     double floor_ms = (b->weights_bytes + kv) / read * 1e-6;
     printf("%s, %s, %s, %d workers, medians of %lld interleaved runs\n", b->options->model, dtype_name(b->model->info.act),
            backend_variant(b->backend), backend_workers(b->backend), (long long)b->options->runs);
@@ -192,17 +194,23 @@ static void print_table(Bench *b)
            b->kv_bytes_per_token * 1e-3);
     printf("decode             %8.2f tokens/s (%d tokens after %d): %.2f ms, %.1f %% of the read stream\n", 1e3 / decode, b->n_tokens,
            PROMPT, decode, 100 * floor_ms / decode);
-    printf("rows   pass ms   t(M)/t(1)   F(M) GFLOP/s   F(M)/F(64)   limit ms   pass/limit\n");
+    printf("rows   pass ms   t(M)/t(1)%s\n", b->is_dense ? "   F(M) GFLOP/s   F(M)/F(64)   limit ms   pass/limit" : "");
     double t1 = series_median(&b->pass[0]);
     for (int k = 0; k < N_WIDTHS; k++) {
-        double t = series_median(&b->pass[k]), bytes_ms = b->weights_bytes / read * 1e-6;
+        double t = series_median(&b->pass[k]);
+        if (!b->is_dense) {
+            printf("%4d %9.2f %11.2f\n", widths[k], t, t / t1);
+            continue;
+        }
+        double bytes_ms = b->weights_bytes / read * 1e-6;
         double flops_ms = b->flops_per_row * widths[k] / rate[k] * 1e-6, limit = bytes_ms > flops_ms ? bytes_ms : flops_ms;
         printf("%4d %9.2f %11.2f %14.1f %12.2f %10.2f %12.2f\n", widths[k], t, t / t1, rate[k], rate[k] / rate[N_WIDTHS - 1], limit, t / limit);
     }
     const ModelConfig *c = b->model->info.config;
     double head = 2.0 * c->vocab_size * c->hidden_size, flops = (b->flops_per_row - head) * PREFILL + head;
-    printf("prefill of %d     %8.0f tokens/s: %.0f ms, %.0f GFLOP/s, %.1f %% of F(64)\n", PREFILL, PREFILL * 1e3 / prefill, prefill,
-           flops / prefill * 1e-6, 100 * flops / prefill * 1e-6 / rate[N_WIDTHS - 1]);
+    printf("prefill of %d     %8.0f tokens/s: %.0f ms, %.0f GFLOP/s", PREFILL, PREFILL * 1e3 / prefill, prefill, flops / prefill * 1e-6);
+    if (b->is_dense) printf(", %.1f %% of F(64)", 100 * flops / prefill * 1e-6 / rate[N_WIDTHS - 1]);
+    printf("\n");
 }
 
 Status bench_shape(const Options *o, const StackOptions *stack, const char *dir, Error *err)

@@ -58,7 +58,7 @@ typedef struct Options {
     const char *allowed_origins;           /* JSON list, as vLLM takes it, or one origin */
 
     /* verify, bench */
-    bool        full, quick, read_stream;
+    bool        full, quick, read_stream, limits;
     int64_t     runs;
     const char *synthetic_acceptance;
 

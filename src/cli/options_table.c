@@ -29,6 +29,7 @@ const OptionRow option_rows[] = {
     { "quick", NULL, FLAG, CMD_VERIFY, AT(quick), 0, 0, NULL, "a few seconds' worth of the grid" },
     { "synthetic-acceptance", NULL, TEXT, CMD_BENCH, AT(synthetic_acceptance), 0, 0, "P,P,...", "drafts right with these probabilities by depth, a drafter really run" },
     { "read-stream", NULL, FLAG, CMD_BENCH, AT(read_stream), 0, 0, NULL, "only how fast memory is read, in GB/s; no MODEL" },
+    { "limits", NULL, FLAG, CMD_BENCH, AT(limits), 0, 0, NULL, "speed beside the limits of a real model, too" },
     { "runs", NULL, INT, CMD_BENCH, AT(runs), 1, 1000, "N", "interleaved runs behind each median (default 9)" },
 
     { "dtype", NULL, TEXT, LOADS, AT(dtype), 0, 0, "D", "auto, bfloat16 or float32: operands of every product" },

@@ -20,6 +20,7 @@ typedef struct ModelInfo {
     Numerics           numerics;
     size_t             weight_bytes; /* resident */
     size_t             read_bytes_per_pass; /* weights that a one-row pass reads (for bandwidth figures) */
+    int64_t            numbers_per_pass;    /* how many numbers of matrices those are */
     const Weight      *embed, *head; /* borrowed: [vocab, hidden] tables that drafters share; NULL where there are none */
 } ModelInfo;
 

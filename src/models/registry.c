@@ -204,6 +204,14 @@ static size_t bytes_per_pass(const Decoder *d)
     return bytes;
 }
 
+static int64_t numbers_per_pass(const Decoder *d)
+{
+    int64_t n = d->config.tie_word_embeddings ? 0 : -d->embed_tokens.n_out * d->embed_tokens.n_in;
+    for (int i = 0; i < d->weights.n; i++)
+        if (d->weights.items[i].matrix) n += d->weights.items[i].shape[0] * d->weights.items[i].shape[1];
+    return n;
+}
+
 static Status load(Decoder *d, const Checkpoint *file, const ModelOptions *options, Error *err)
 {
     Status s = weights_load(&d->weights, file, d->model.backend, options, err);
@@ -213,6 +221,7 @@ static Status load(Decoder *d, const Checkpoint *file, const ModelOptions *optio
     ModelInfo *info = &d->model.info;
     info->weight_bytes = weights_bytes(&d->weights);
     info->read_bytes_per_pass = bytes_per_pass(d);
+    info->numbers_per_pass = numbers_per_pass(d);
     info->embed = &d->embed_tokens;
     info->head = &d->lm_head;
     info->numerics.fingerprint = decoder_fingerprint(d);
