@@ -73,7 +73,7 @@ void cpu_ops_fill(Ops *ops, unsigned features)
 LinearSpansFn cpu_linear_blocks(unsigned features)
 {
 #if defined(__x86_64__)
-    if (features & CPU_AVX512_VNNI) return blocks_avx512_vnni_spans;
+    if (features & CPU_AVX512_VNNI) return cpu_avx512_vnni_linear_blocks;
     if (features & CPU_AVX512) return cpu_avx512_linear_blocks;
     if (features & CPU_AVX_VNNI) return cpu_avx_vnni_linear_blocks;
     if (features & CPU_AVX2) return cpu_avx2_linear_blocks;

@@ -65,6 +65,7 @@ void cpu_avx512_linear_fp8(const LinearSpan *spans, int n_spans, Tensor x, void 
 void cpu_neon_linear_fp8(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
 void cpu_avx2_linear_blocks(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
 void cpu_avx_vnni_linear_blocks(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
+void cpu_avx512_vnni_linear_blocks(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
 void cpu_avx512_linear_blocks(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
 void cpu_neon_linear_blocks(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
 void cpu_neon_dot_linear_blocks(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);

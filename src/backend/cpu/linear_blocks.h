@@ -23,6 +23,5 @@ typedef void (*BlocksPanelFn)(const Weight *w, const BlockLayout *l, int64_t pan
 /* The work of one worker: LinearSpansFn with the panel function of a variant. */
 void linear_blocks_spans(BlocksPanelFn fn, const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
 
-/* One for each variant; the rest of the table is linear's. */
+/* The contract; those of the variants are cpu_*_linear_blocks(), the rest of the table is linear's. */
 void blocks_scalar_spans(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
-void blocks_avx512_vnni_spans(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);

@@ -266,11 +266,7 @@ static void any_panel(const Weight *w, const BlockLayout *l, int64_t panel, int6
     kinds[w->contract.format](w, l, panel, begin, end, rows, first, n_rows, out);
 }
 
-/* Formats that are not in the table have the scalar kernel's speed. */
 void VEC_DOT_NAME(linear_blocks)(const LinearSpan *spans, int n_spans, Tensor x, void *scratch)
 {
-    bool knows_all = true;
-    for (int i = 0; i < n_spans; i++) knows_all &= kinds[spans[i].job->weight->contract.format] != NULL;
-    if (knows_all) linear_blocks_spans(any_panel, spans, n_spans, x, scratch);
-    else blocks_scalar_spans(spans, n_spans, x, scratch);
+    linear_blocks_spans(any_panel, spans, n_spans, x, scratch);
 }
