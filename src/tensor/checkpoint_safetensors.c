@@ -133,6 +133,7 @@ static Status add_packed(Reader *r, Str base, const SafetensorsEntry *codes)
     if (!is_type(scales, "F8_E4M3") || !global)
         return wrong(r, scales, "belongs to packed weights that are neither NVFP4 nor MXFP4");
     Status s = read_number(r, global, &divisor);
+    if (!s && !isnormal(1.0f / divisor)) s = wrong(r, global, "is so large that nothing is left of its weights");
     return s ? s : add_fp4(r, base, codes, scales, QUANT_NVFP4, 16, 1.0f / divisor);
 }
 
