@@ -382,6 +382,85 @@ static void llama_names_and_rows(void **state)
     checkpoint_close(c);
 }
 
+/* The same tensors, spread over three files in turn; keys in the first alone, but for those that say which part it is. */
+static void write_parts(const TempDir *dir, int n_tensors_said, int second_says, const char *spare)
+{
+    static const struct {
+        const char *name;
+        int64_t     rows, n;
+    } tensors[] = { { "token_embd.weight", 3, 4 }, { "output_norm.weight", 4, 0 }, { "blk.1.attn_q.weight", 8, 4 },
+                    { "blk.1.attn_q.bias", 8, 0 }, { "blk.1.attn_k.weight", 4, 4 }, { "blk.1.attn_v.weight", 4, 4 } };
+    for (int no = 0; no < 3; no++) {
+        GgufWriter w;
+        Buf b;
+        char name[64];
+        gguf_writer_open(&w);
+        if (no == 0) {
+            gguf_put_text(&w, "general.architecture", "llama");
+            gguf_put_u32(&w, "llama.block_count", 2);
+            gguf_put_u32(&w, "llama.attention.head_count", 2);
+            gguf_put_u32(&w, "llama.attention.head_count_kv", 1);
+        }
+        gguf_put_u32(&w, "split.no", (uint32_t)(no == 1 ? second_says : no));
+        gguf_put_u32(&w, "split.count", 3);
+        gguf_put_u32(&w, "split.tensors.count", (uint32_t)n_tensors_said);
+        for (int i = no; i < COUNT(tensors); i += 3) put_counting(&w, tensors[i].name, tensors[i].rows, tensors[i].n);
+        if (no == 2 && spare) put_counting(&w, spare, 2, 0);
+        snprintf(name, sizeof name, "part-%05d-of-00003.gguf", no + 1);
+        gguf_writer_finish(&w, &b);
+        temp_write(dir, name, b.data, b.len);
+        gguf_writer_close(&w);
+        buf_free(&b);
+    }
+}
+
+/* Through any of its parts. */
+static void gguf_in_parts(void **state)
+{
+    static const int plain[] = { 0, 1, 2, 3 }, q[] = { 0, 2, 1, 3, 4, 6, 5, 7 }, k[] = { 0, 2, 1, 3 };
+    write_parts(*state, 6, 1, NULL);
+    for (int i = 1; i <= 3; i++) {
+        char name[64];
+        Checkpoint *c;
+        Error err = { 0 };
+        snprintf(name, sizeof name, "part-%05d-of-00003.gguf", i);
+        if (checkpoint_open(&c, temp_path(*state, name), &err) != OK) fail_msg("%s", err.text);
+        assert_int_equal(checkpoint_count(c), 6);
+        assert_non_null(strstr(gguf_path(checkpoint_gguf(c)), "part-00001"));
+        assert_true(gguf_has(checkpoint_gguf(c), "general.architecture"));
+        assert_rows(c, "model.embed_tokens.weight", plain);
+        assert_rows(c, "model.norm.weight", plain);
+        assert_rows(c, "model.layers.1.self_attn.q_proj.weight", q);
+        assert_rows(c, "model.layers.1.self_attn.q_proj.bias", q);
+        assert_rows(c, "model.layers.1.self_attn.k_proj.weight", k);
+        assert_rows(c, "model.layers.1.self_attn.v_proj.weight", plain);
+        checkpoint_close(c);
+    }
+}
+
+static void parts_that_do_not_belong_together(void **state)
+{
+    static const struct {
+        int         n_said, second_says;
+        const char *spare, *removed, *says;
+        Status      status;
+    } cases[] = {
+        { 7, 1, NULL, NULL, "parts have 6 tensors instead of 7", ERR_INPUT },
+        { 6, 2, NULL, NULL, "says that it is part 3 of 3, its name that it is part 2 of 3", ERR_INPUT },
+        { 7, 1, "token_embd.weight", NULL, "token_embd.weight appears twice", ERR_INPUT },
+        { 6, 1, NULL, "part-00002-of-00003.gguf", "part-00002-of-00003.gguf", ERR_NOT_FOUND },
+        { 6, 1, NULL, "part-00001-of-00003.gguf", "part-00001-of-00003.gguf", ERR_NOT_FOUND },
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        Checkpoint *c = (Checkpoint *)1;
+        Error err = { 0 };
+        write_parts(*state, cases[i].n_said, cases[i].second_says, cases[i].spare);
+        if (cases[i].removed) unlink(temp_path(*state, cases[i].removed));
+        Status s = checkpoint_open(&c, temp_path(*state, "part-00003-of-00003.gguf"), &err);
+        if (s != cases[i].status || c || !strstr(err.text, cases[i].says)) fail_msg("case %d: %d, \"%s\"", i, s, err.text);
+    }
+}
+
 static void qwen35_names_and_heads(void **state)
 {
     /* 2 key heads of 3, 6 value heads of 2: stored (j, i), ours (i, j). */
@@ -551,6 +630,8 @@ int main(void)
         cmocka_unit_test(scales_are_checked_when_read),
         cmocka_unit_test(orders_turn_back),
         cmocka_unit_test(llama_names_and_rows),
+        cmocka_unit_test(gguf_in_parts),
+        cmocka_unit_test(parts_that_do_not_belong_together),
         cmocka_unit_test(qwen35_names_and_heads),
         cmocka_unit_test(nvfp4_has_a_second_scale),
         cmocka_unit_test(gguf_that_does_not_fit),
