@@ -24,6 +24,20 @@ ALWAYS_INLINE __m512 kv_load(const void *row, int64_t d, const DType t)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
+/* 32 values. Codes are taken together as long as they are halves. */
+ALWAYS_INLINE void kv_load_2(__m512 v[2], const void *row, int64_t d, const DType t)
+{
+    if (t != DT_F8_E4M3) {
+        v[0] = kv_load(row, d, t);
+        v[1] = kv_load(row, d + 16, t);
+        return;
+    }
+    __m512i wide = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)((const uint8_t *)row + d)));
+    __m512i half = _mm512_and_si512(_mm512_slli_epi16(wide, 7), _mm512_set1_epi16((short)0xbf80));
+    v[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(half));
+    v[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1));
+}
+
 /* Lane sums of 16 vectors: lane k of the result is the binary tree over v[k]. Each step halves the number of
  * lanes a sum still has and so the number of vectors. */
 ALWAYS_INLINE __m512 lane_sums(const __m512 v[16])
@@ -65,7 +79,22 @@ ALWAYS_INLINE void scores_by_rows_n(float *const x[], const float *const q[], co
         __m512 acc[4][KEYS];
         for (int i = 0; i < n_q; i++)
             for (int u = 0; u < KEYS; u++) acc[i][u] = _mm512_setzero_ps();
-        for (int64_t d = 0; d < dim; d += 16) {
+        int64_t d = 0;
+        for (; d + 32 <= dim; d += 32) {
+            __m512 row[KEYS][2];
+            for (int u = 0; u < KEYS; u++) {
+                kv_prefetch(key[k + u + ahead], d, t);
+                if (t == DT_F32) kv_prefetch(key[k + u + ahead], d + 16, t);
+                kv_load_2(row[u], key[k + u], d, t);
+            }
+            for (int h = 0; h < 2; h++) {
+                for (int i = 0; i < n_q; i++) {
+                    __m512 query = _mm512_loadu_ps(q[i] + d + 16 * h);
+                    for (int u = 0; u < KEYS; u++) acc[i][u] = _mm512_fmadd_ps(query, row[u][h], acc[i][u]);
+                }
+            }
+        }
+        for (; d < dim; d += 16) {
             __m512 row[KEYS];
             for (int u = 0; u < KEYS; u++) {
                 kv_prefetch(key[k + u + ahead], d, t);
@@ -232,7 +261,8 @@ ALWAYS_INLINE void add_values_n(const ValueBlock *b, const void *const value[], 
         __m512 v[8];
         for (int c = 0; c < n_v; c++) {
             kv_prefetch(value[j + ahead], d + 16 * c, t);
-            v[c] = kv_load(value[j], d + 16 * c, t);
+            if (n_v == 1) v[c] = kv_load(value[j], d, t);
+            else if (c % 2 == 0) kv_load_2(v + c, value[j], d + 16 * c, t);
         }
         for (int i = 0; i < n_q; i++) {
             __m512 weight = _mm512_set1_ps(b->p[i][j]);
