@@ -197,11 +197,20 @@ static void log_plan(const Plan *p)
              p->engine.max_model_len, p->engine.n_blocks);
 }
 
+/* Buffers while loading come out of what the plan keeps for later: nothing of it is touched before. A device's plan does not
+ * count main memory. */
+static size_t load_bytes(const Plan *p, bool on_device)
+{
+    size_t held = p->weight_bytes + p->worker_bytes + p->text_bytes + p->program_bytes + p->page_bytes;
+    return on_device || p->total_bytes <= held ? 0 : p->total_bytes - held;
+}
+
 static Status open_model(Stack *s, const StackOptions *o, const Plan *plan, StackProgress *progress, Model **model,
                          Error *err)
 {
     ModelOptions options = stack_model_options(o);
     options.limits = plan->limits;
+    options.load_bytes = load_bytes(plan, backend_available(s->backend) > 0);
     if (progress) {
         options.progress = on_progress;
         options.progress_ctx = progress;

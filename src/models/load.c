@@ -22,7 +22,7 @@
 #include <xxhash.h>
 
 enum { VECTOR_ALIGN = 16, LANES_PER_WORKER = 4, MAX_LANES = 32, WAIT_FACTOR = 2, PAGE = DATA_FILE_PAGE };
-static const size_t MAX_STAGING_BYTES = (size_t)256 << 20; /* of all lanes, unless a single task wants more */
+static const size_t STAGING_BYTES = (size_t)32 << 20, MAX_STAGING_BYTES = (size_t)256 << 20; /* of all lanes, by default and at most */
 
 typedef struct Loader Loader;
 
@@ -149,10 +149,13 @@ static void sort_tasks(Loader *l)
 
 /* ---- lanes ---- */
 
-static int count_lanes(int n_workers, size_t room)
+/* As many as there is memory for. */
+static int count_lanes(int n_workers, size_t room, size_t memory)
 {
     int n = n_workers * LANES_PER_WORKER < MAX_LANES ? n_workers * LANES_PER_WORKER : MAX_LANES;
-    while (n > 1 && (size_t)n * room > MAX_STAGING_BYTES) n--;
+    if (!memory) memory = STAGING_BYTES;
+    if (memory > MAX_STAGING_BYTES) memory = MAX_STAGING_BYTES;
+    while (n > 1 && (size_t)n * room > memory) n--;
     return n;
 }
 
@@ -163,7 +166,7 @@ static Status open_lanes(Loader *l, int n_workers, Error *err)
         size_t own = load_task_room(&l->tasks[i]);
         if (own > room) room = own;
     }
-    l->n_lanes = count_lanes(n_workers, room);
+    l->n_lanes = count_lanes(n_workers, room + PAGE, l->context.options->load_bytes);
     l->lanes = mem_alloc_array((size_t)l->n_lanes, sizeof *l->lanes);
     if (!l->lanes) return error_set(err, ERR_NOMEM, "no memory to load %d pieces of weights", l->n_tasks);
     for (int i = 0; i < l->n_lanes; i++) {

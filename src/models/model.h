@@ -39,6 +39,7 @@ typedef struct ModelOptions {
                                * QUANT_NONE: as they are stored */
     int32_t     sampler_version; /* SAMPLER_VERSION of sampling/choose.h: goes into the fingerprint */
     ModelLimits limits;
+    size_t      load_bytes;  /* buffers while loading take at most this, though always room for one piece; 0 = 32 MB */
     void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
     void       *progress_ctx;
 } ModelOptions;
