@@ -164,6 +164,11 @@ void mtp_close(Mtp *m)
 
 /* ---- cache ---- */
 
+uint64_t mtp_fingerprint(const Mtp *m)
+{
+    return m->decoder.weights.hash;
+}
+
 CacheGroup mtp_group(const Mtp *m)
 {
     CacheGroup group = decoder_kv_group(&m->decoder);

@@ -33,6 +33,8 @@ Status mtp_needs(const ModelInfo *target, int32_t max_rows, int32_t max_outputs,
 Status mtp_open(Mtp **out, const Model *target, const MtpLoad *load, Error *err);
 void   mtp_close(Mtp *m);
 
+uint64_t mtp_fingerprint(const Mtp *m); /* of every byte that was loaded */
+
 /* "mtp_kv": an entry a token. */
 CacheGroup mtp_group(const Mtp *m);
 void       mtp_bind(Mtp *m, CacheMemory memory);

@@ -531,6 +531,7 @@ Status drafter_open_mtp(Drafter **out, const MtpOptions *options, Error *err)
         mtp_close_drafter(&m->face);
         return s;
     }
+    m->method.fingerprint = mtp_fingerprint(m->mtp);
     *out = &m->face;
     return OK;
 }

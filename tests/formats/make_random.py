@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """make_random.py qwen3|qwen3_5 NANO OUT: a model of random bf16 weights whose matrices all take multiples of 256 inputs, with the
-tokenizer of the bundled model in NANO. No package is needed; the seed is in the name, so the same call gives the same bytes."""
+tokenizer of the bundled model in NANO; qwen3_5 with an MTP module. Beside it OUT-DFlash: NANO's drafter, reading this model's layers (its
+guesses are worthless, which is fine). No package is needed; the family is the seed, so the same call gives the same bytes."""
 import json
 import random
 import shutil
@@ -8,7 +9,7 @@ import struct
 import sys
 from pathlib import Path
 
-H, I, HEADS, KV, D, VOCAB, GDN_HEADS, GDN_DIM, CONV = 256, 512, 4, 2, 64, 4096, 4, 64, 4
+H, I, HEADS, KV, D, VOCAB, GDN_HEADS, GDN_DIM, CONV, LAYERS = 256, 512, 4, 2, 64, 4096, 4, 64, 4, 3
 
 
 def attention(gated):
@@ -26,10 +27,23 @@ def gated_delta():
 def tensors(kinds, gated):
     common = {"mlp.gate_proj": (I, H), "mlp.up_proj": (I, H), "mlp.down_proj": (H, I), "input_layernorm": (H,), "post_attention_layernorm": (H,)}
     found = {"model.embed_tokens": (VOCAB, H), "model.norm": (H,)}
-    for i, kind in enumerate(kinds):
+    layers = {f"model.layers.{i}": kind for i, kind in enumerate(kinds)}
+    if gated:
+        found |= {"mtp.fc": (H, 2 * H), "mtp.norm": (H,), "mtp.pre_fc_norm_embedding": (H,), "mtp.pre_fc_norm_hidden": (H,)}
+        layers["mtp.layers.0"] = "full_attention"
+    for prefix, kind in layers.items():
         part = attention(gated) if kind == "full_attention" else gated_delta()
-        found |= {f"model.layers.{i}.{name}": shape for name, shape in (part | common).items()}
+        found |= {f"{prefix}.{name}": shape for name, shape in (part | common).items()}
     return found
+
+
+def put_drafter(nano, out):
+    source, beside = nano.with_name(nano.name + "-DFlash"), out.with_name(out.name + "-DFlash")
+    config = json.loads((source / "config.json").read_text())
+    config |= {"num_target_layers": LAYERS, "dflash_config": config["dflash_config"] | {"target_layer_ids": list(range(LAYERS))}}
+    beside.mkdir(exist_ok=True)
+    (beside / "config.json").write_text(json.dumps(config))
+    shutil.copy(source / "model.safetensors", beside / "model.safetensors")
 
 
 def numbers(rng, shape, is_norm):
@@ -47,11 +61,11 @@ def numbers(rng, shape, is_norm):
 def main():
     family, nano, out = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     gated = family == "qwen3_5"
-    kinds = ["linear_attention", "linear_attention", "full_attention"] if gated else ["full_attention"] * 2
+    kinds = ["linear_attention", "linear_attention", "full_attention"] if gated else ["full_attention"] * LAYERS
     config = json.loads((nano / "config.json").read_text())
     config |= {"architectures": ["Qwen3_5ForCausalLM" if gated else "Qwen3ForCausalLM"], "model_type": "qwen3_5_text" if gated else "qwen3",
                "hidden_size": H, "intermediate_size": I, "num_attention_heads": HEADS, "num_key_value_heads": KV, "head_dim": D,
-               "num_hidden_layers": len(kinds), "layer_types": kinds, "mtp_num_hidden_layers": 0, "linear_num_key_heads": GDN_HEADS,
+               "num_hidden_layers": len(kinds), "layer_types": kinds, "mtp_num_hidden_layers": 1, "linear_num_key_heads": GDN_HEADS,
                "linear_num_value_heads": GDN_HEADS, "linear_key_head_dim": GDN_DIM, "linear_value_head_dim": GDN_DIM}
     if not gated:
         config = {k: v for k, v in config.items() if not k.startswith(("linear_", "mtp_", "partial_"))}
@@ -69,6 +83,7 @@ def main():
         data.append(raw)
         at += len(raw)
     text = json.dumps(header).encode()
+    put_drafter(nano, out)
     (out / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
 
 

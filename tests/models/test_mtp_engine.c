@@ -45,6 +45,7 @@ static Rig rig_open(Drafts drafts, DType dtype, const EngineOptions *options)
     assert_ok(model_open(&model, dir, r.backend, &(ModelOptions){ .dtype = dtype, .limits = limits }, &err), &err);
     MtpOptions mtp = { .target = model, .dir = dir, .limits = limits, .is_uncoupled = drafts == UNCOUPLED };
     if (drafts != PLAIN) assert_ok(drafter_open_mtp(&drafter, &mtp, &err), &err);
+    if (drafter) assert_true(drafter->methods[0].fingerprint != 0);
     assert_ok(engine_open(&r.engine, model, r.backend, drafter, options, &err), &err);
     return r;
 }
