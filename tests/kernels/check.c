@@ -21,11 +21,20 @@ struct CheckBlock {
 
 /* ---- begin and end ---- */
 
-static bool has_variant(const Check *c, const char *name)
+/* One of each name. The one that $CPU_MASK allows comes last: --bench times wide passes with it alone. */
+static void add_backend(Check *c, Backend *b, bool is_last)
 {
-    for (int i = 0; i < c->n_backends; i++)
-        if (strcmp(backend_variant(c->backend[i]), name) == 0) return true;
-    return false;
+    int same = 0;
+    while (same < c->n_backends && strcmp(backend_variant(c->backend[same]), backend_variant(b)) != 0) same++;
+    if (same == c->n_backends) {
+        c->backend[c->n_backends++] = b;
+        return;
+    }
+    backend_close(b); /* this machine has nothing of its own between */
+    if (!is_last || same == 0) return;
+    b = c->backend[same];
+    c->backend[same] = c->backend[c->n_backends - 1];
+    c->backend[c->n_backends - 1] = b;
 }
 
 static bool open_backends(Check *c)
@@ -40,8 +49,7 @@ static bool open_backends(Check *c)
             fprintf(stderr, "%s\n", err.text);
             return false;
         }
-        if (has_variant(c, backend_variant(b))) backend_close(b); /* this machine has nothing of its own by that name */
-        else c->backend[c->n_backends++] = b;
+        add_backend(c, b, !masks[i]);
     }
     c->reference = backend_ops(c->backend[0]);
     c->reference_stream = backend_stream(c->backend[0]);
@@ -56,8 +64,10 @@ bool check_begin(Check *c, int argc, char **argv)
             c->bench = true;
         } else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
             c->seed = strtoull(argv[++i], NULL, 0);
+        } else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+            c->only = argv[++i];
         } else {
-            fprintf(stderr, "usage: %s [--seed N] [--bench]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--seed N] [--bench [--only NAME]]\n", argv[0]);
             return false;
         }
     }

@@ -1,6 +1,6 @@
 /* Every variant of an op against the scalar table, and its speed when asked.
  *
- *     check_linear [--seed N] [--bench]
+ *     check_linear [--seed N] [--bench [--only NAME]]
  *
  * A check makes inputs and two outputs, runs the reference into one, then every variant into the other with
  * 1, 2 and 3 workers, and compares bits. All memory of a check has guard bytes around it, which are compared too.
@@ -34,6 +34,7 @@ typedef struct CheckDevice CheckDevice;
 typedef struct Check {
     uint64_t    seed, random;
     bool        bench;
+    const char *only;  /* of what can be timed, where a check has several; NULL = all */
     const char *label; /* shapes of the check at hand; part of every message */
     Backend    *backend[8]; /* [0] scalar, then the variants this machine has */
     int         n_backends, variant, n_workers;

@@ -296,7 +296,8 @@ static void bench(Check *c)
     memset(data, 1, bytes);
     printf("best read stream: %.1f GB/s\n", measure_read_bandwidth(backend_stream(c->backend[0]), data, bytes, 2.0) * 1e-9);
     backend_free(c->backend[0], data);
-    for (int i = 0; i < (int)(sizeof formats / sizeof formats[0]); i++) bench_format(c, formats[i], 4096, 4096);
+    for (int i = 0; i < (int)(sizeof formats / sizeof formats[0]); i++)
+        if (!c->only || strcmp(c->only, quant_geometry(formats[i])->name) == 0) bench_format(c, formats[i], 4096, 4096);
 }
 
 int main(int argc, char **argv)
