@@ -519,6 +519,32 @@ static void test_fingerprint(void **state)
     test_checkpoint_close(c);
 }
 
+/* ---- a cache that a device does not know ---- */
+
+static void test_device_refuses_caches(void **state)
+{
+    static const DType refused[] = { DT_F8_E4M3, DT_F32 };
+    Backend *device;
+    Error err = { 0 };
+    assert_ok(backend_open(&device, &(BackendOptions){ .n_workers = 1, .device = DEVICE_CUDA }, &err), &err);
+    size_t before = backend_bytes(device);
+    for (int i = 0; i < COUNT(refused); i++) {
+        char dir[4096];
+        Model *model;
+        ModelOptions options = options_of(DT_BF16);
+        options.kv_dtype = refused[i];
+        assert_ok(source_path(dir, sizeof dir, "models/nano-plain", &err), &err);
+        assert_int_equal(model_open(&model, dir, device, &options, &err), ERR_UNSUPPORTED);
+        assert_null(model);
+        assert_string_equal(err.param, "--kv-cache-dtype");
+        assert_non_null(strstr(err.text, "here BF16"));
+        assert_non_null(strstr(err.text, "--device cpu takes it"));
+        error_clear(&err);
+    }
+    assert_int_equal(backend_bytes(device), before);
+    backend_close(device);
+}
+
 /* ---- progress ---- */
 
 typedef struct Seen {
@@ -573,6 +599,7 @@ int main(void)
         cmocka_unit_test(test_no_memory),      cmocka_unit_test(test_needs),
         cmocka_unit_test(test_groups),         cmocka_unit_test(test_no_allocation_in_a_pass),
         cmocka_unit_test(test_dummy),          cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_device_refuses_caches),
         cmocka_unit_test(test_progress),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
