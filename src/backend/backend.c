@@ -199,6 +199,17 @@ void stream_sync(Stream *st)
     if (st->device) st->module->sync(st->device);
 }
 
+const char *stream_lost(const Stream *st)
+{
+    return st->device ? st->module->lost(st->device) : NULL;
+}
+
+void stream_download(Stream *st, void *to, const void *from, size_t bytes)
+{
+    if (st->device) st->module->download(st->device, to, from, bytes);
+    else memcpy(to, from, bytes);
+}
+
 bool stream_pass_begin(Stream *st, const void *model, const Batch *batch)
 {
     return st->device && st->module->pass_begin(st->device, model, batch);

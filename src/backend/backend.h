@@ -35,6 +35,7 @@ const char *backend_name(const Backend *b);    /* "cpu", "cuda" */
 const char *backend_variant(const Backend *b); /* "avx512-bf16", "scalar", "NVIDIA H200, sm_90" ... */
 int         backend_workers(const Backend *b);
 void        stream_sync(Stream *st);
+const char *stream_lost(const Stream *st); /* after a sync: NULL, or a sentence why the device is gone for good */
 
 /* Around the ops of a model's pass on this batch. true: the device has done the pass already, by repeating an equal one that
  * it had recorded; the ops are left out. The CPU never does. */
@@ -48,6 +49,8 @@ void stream_pass_end(Stream *st);
 void *backend_alloc(Backend *b, size_t bytes);
 void *backend_alloc_device(Backend *b, size_t bytes);
 void  backend_upload(Backend *b, void *to, const void *from, size_t bytes);
+/* From what only kernels touch to backend_alloc()'s memory; there after stream_sync(). */
+void  stream_download(Stream *st, void *to, const void *from, size_t bytes);
 void  backend_free(Backend *b, void *p);
 size_t backend_bytes(const Backend *b); /* handed out now */
 uint64_t backend_available(const Backend *b); /* bytes a device can still give; 0 = it has no memory of its own */

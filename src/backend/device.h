@@ -1,8 +1,8 @@
 /* What a device module is: a shared object that computes the operations of ops.h on a device of its own.
  *
  * The program loads it at run time and never needs it. Module and program share plain data (tensor.h, batch.h, ops.h) and
- * the table below; neither calls a symbol of the other. The workers, the loading of files and the choosing of tokens stay
- * with the CPU backend; a device adds memory and operations.
+ * the table below; neither calls a symbol of the other. The workers and the loading of files stay with the CPU backend; a
+ * device adds memory and operations. The table that fill_ops() gets holds the CPU's.
  *
  *   memory      DEVICE_ONLY   what only kernels touch: weights, caches, states, scratch
  *               DEVICE_SHARED both sides read and write it under one address; what kernels wrote is there after sync
@@ -17,7 +17,7 @@
 typedef struct Device Device;
 typedef enum DeviceMemory { DEVICE_ONLY, DEVICE_SHARED } DeviceMemory;
 
-enum { DEVICE_ABI = 3 };
+enum { DEVICE_ABI = 4 };
 
 typedef struct DeviceModule {
     int         abi;
@@ -33,6 +33,7 @@ typedef struct DeviceModule {
     void *(*alloc)(Device *d, size_t bytes, DeviceMemory kind); /* zeroed; NULL: none left */
     size_t (*free)(Device *d, void *p); /* returns its bytes */
     void  (*upload)(Device *d, void *to, const void *from, size_t bytes);
+    void  (*download)(Device *d, void *to, const void *from, size_t bytes); /* queued: there after sync. to: DEVICE_SHARED */
 
     /* Weights. The contract is the device's own: it may change the order of sums, never the types. put_rows takes rows of
      * the contract's input type, get_row gives float32. */
@@ -47,6 +48,9 @@ typedef struct DeviceModule {
     void (*pass_end)(Device *d);
 
     double (*read_bandwidth)(Device *d); /* bytes per second, measured */
+
+    /* NULL, or why the device does not work any more: what was computed since is nothing, and no op does anything. */
+    const char *(*lost)(const Device *d);
 } DeviceModule;
 
 /* Keys of a bf16 cache that a device's attention sums in an order of its own (Numerics.attn_tile). */

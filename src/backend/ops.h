@@ -10,6 +10,7 @@
 #pragma once
 
 #include "backend/batch.h"
+#include "backend/choice.h"
 
 enum { LANES = 16 };
 
@@ -171,6 +172,16 @@ typedef struct Ops {
      *   score(c) = logit(c) + lane sum over r of h[r] * successor[c][r]
      * picks the largest score, or score / temperature + noise where a temperature is given; ties to the first. */
     void (*pick)(Stream *, const PickJob *job);
+
+    /* ---- choosing, where the logits do not lie in the host's memory; NULL: the host reads them and chooses itself, see
+     * sampling/row_chooser.h ---- */
+
+    /* What choose() of sampling/choose.h gives for each row, in every bit. Results can be read after a sync. */
+    void (*choose)(Stream *, const ChooseJob *job);
+
+    /* The k best ids of each row by score = logit + coupling * noise (where coupled: ids more than 14 below the best logit left
+     * out), and the log of their sum. The scores have the host's bits, the sum too where nothing is coupled. */
+    void (*rank)(Stream *, const RankJob *job);
 } Ops;
 
 /* Positions of one partial softmax. Part of the contract. */

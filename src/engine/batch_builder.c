@@ -52,10 +52,10 @@ static bool take_arrays(BatchBuilder *b)
            (b->output = arena_array(&b->arena, int32_t, l->max_outputs));
 }
 
-/* NULL is right when nothing is wanted. */
+/* Of kernels only: who looks at logits has them copied. NULL is right when nothing is wanted. */
 static bool take_floats(BatchBuilder *b, float **out, size_t bytes)
 {
-    if (bytes) *out = backend_alloc(b->backend, bytes);
+    if (bytes) *out = backend_alloc_device(b->backend, bytes);
     return *out || !bytes;
 }
 

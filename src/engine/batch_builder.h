@@ -14,7 +14,7 @@ typedef struct BatchBuilder {
     int32_t           rope_stride;
     BatchSeq         *seqs;       /* [max_seqs] */
     int32_t          *token, *seq, *index, *rope, *parent, *path, *store, *output;
-    float            *logits, *features, *last_hidden; /* backend memory; NULL when not wanted */
+    float            *logits, *features, *last_hidden; /* of kernels only; NULL when not wanted */
     int32_t           vocab_size, hidden_size, n_taps;
     const int32_t    *taps;
 } BatchBuilder;

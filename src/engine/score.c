@@ -69,7 +69,7 @@ void score_close(Scorer *s)
     mem_free(s);
 }
 
-Tensor score_pass(Scorer *s, const int32_t *ids, int32_t first, int32_t n, int32_t n_outputs)
+Tensor score_queue(Scorer *s, const int32_t *ids, int32_t first, int32_t n, int32_t n_outputs, float *logits)
 {
     int32_t *a[ROW_ARRAYS], *path = s->ints + (size_t)ROW_ARRAYS * s->chunk;
     for (int k = 0; k < ROW_ARRAYS; k++) a[k] = s->ints + (size_t)k * s->chunk;
@@ -88,13 +88,19 @@ Tensor score_pass(Scorer *s, const int32_t *ids, int32_t first, int32_t n, int32
     BatchSeq seq = { .first_row = 0, .n_rows = n, .phase = SEQ_PROMPT, .n_committed = first, .slot = 0, .certain = true };
     Batch batch = { .n_rows = n, .n_seqs = 1, .n_outputs = n_outputs, .seqs = &seq, .token = a[0], .seq = a[1], .index = a[2],
                     .rope = rope, .parent = a[6], .path = path, .output = a[7],
-                    .logits = tensor_2d(s->logits, DT_F32, n_outputs, s->model->info.vocab_size) };
+                    .logits = tensor_2d(logits, DT_F32, n_outputs, s->model->info.vocab_size) };
     for (int g = 0; g < s->n_groups; g++) batch.store[g] = s->per_token[g] ? a[8] : NULL;
     Stream *st = backend_stream(s->backend);
     if (!stream_pass_begin(st, s->model, &batch)) s->model->forward(s->model, st, &batch);
     stream_pass_end(st);
-    stream_sync(st);
     return batch.logits;
+}
+
+Tensor score_pass(Scorer *s, const int32_t *ids, int32_t first, int32_t n, int32_t n_outputs)
+{
+    Tensor logits = score_queue(s, ids, first, n, n_outputs, s->logits);
+    stream_sync(backend_stream(s->backend));
+    return logits;
 }
 
 Status score_run(Scorer *s, const int32_t *ids, int32_t n, void (*rows)(void *ctx, int32_t first, Tensor logits), void *ctx,

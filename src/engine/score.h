@@ -15,6 +15,9 @@ void   score_close(Scorer *s);
  * the last n_outputs rows, [n_outputs, vocab], borrowed until the next pass. Ids are not checked here. */
 Tensor score_pass(Scorer *s, const int32_t *ids, int32_t first, int32_t n, int32_t n_outputs);
 
+/* The same without waiting for its end, logits to `logits` (of the backend, device memory too). Returns them. */
+Tensor score_queue(Scorer *s, const int32_t *ids, int32_t first, int32_t n, int32_t n_outputs, float *logits);
+
 /* Runs ids[0..n) from an empty sequence; rows(ctx, first, logits) sees logits [n_rows, vocab] of places first .. in order. */
 Status score_run(Scorer *s, const int32_t *ids, int32_t n, void (*rows)(void *ctx, int32_t first, Tensor logits), void *ctx,
                  Error *err);

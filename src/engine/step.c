@@ -37,7 +37,7 @@ Status step_open(Step *s, Model *model, Backend *backend, Drafter *drafter, Sche
     Status status = take_arrays(s) ? OK : error_set(err, ERR_NOMEM, "no memory for the arrays of a step");
     if (!status) status = drafts_open(&s->drafts, drafter, scheduler, options, model->info.vocab_size, err);
     if (!status) status = batch_builder_open(&s->builder, backend, model, drafter, &s->limits, &scheduler->table, err);
-    if (!status) status = chooser_open(&s->choosing.chooser, model->info.vocab_size, err);
+    if (!status) status = row_chooser_open(&s->choosing.rows, backend, model->info.vocab_size, s->limits.max_outputs, 0, err);
     if (status) {
         step_close(s);
         return status;
@@ -50,7 +50,7 @@ void step_close(Step *s)
 {
     drafts_close(&s->drafts);
     batch_builder_close(&s->builder);
-    chooser_close(s->choosing.chooser);
+    row_chooser_close(s->choosing.rows);
     mem_free(s->shares);
     mem_free(s->unsorted);
     mem_free(s->commits);
@@ -171,8 +171,8 @@ static void choose_share(Step *s, Share *share)
     if (seq->ended != FINISH_NONE) return; /* a sister choice has just failed */
     int32_t n_before = seq->n_ids;
     count_pass(s, share);
-    bool is_finite = !share->is_scored || score_prompt(&s->choosing, share, s->batch.logits);
-    if (is_finite && share->gives_token) is_finite = choose_tokens(&s->choosing, share, s->batch.logits);
+    bool is_finite = !share->is_scored || score_prompt(&s->choosing, share);
+    if (is_finite && share->gives_token) is_finite = choose_tokens(&s->choosing, share);
     share->n_emitted = seq->n_ids - n_before;
     count_tokens(s, share, share->n_emitted);
     if (!is_finite) fail_request(share);
@@ -235,7 +235,10 @@ void step_run(Step *s)
     batch_build(&s->builder, s->shares, s->n_shares, &s->batch);
     if (!stream_pass_begin(s->stream, s->model, &s->batch)) s->model->forward(s->model, s->stream, &s->batch);
     stream_pass_end(s->stream);
+    choosing_queue(&s->choosing, s->stream, s->shares, s->n_shares, s->batch.logits);
     stream_sync(s->stream); /* the one place where the host waits */
+    s->lost = stream_lost(s->stream);
+    if (s->lost) return;
     double computed = drafts_clock_ms(s->options);
     for (int32_t i = 0; i < s->n_shares; i++) choose_share(s, &s->shares[i]);
     commit_shares(s);

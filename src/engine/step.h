@@ -29,6 +29,7 @@ typedef struct Step {
     int32_t             *certain_rows; /* [max_rows] 0, 1, 2 ...: the rows of certain shares, for `accepted` */
     Batch                batch;
     StepCounts           counts;
+    const char          *lost;        /* why the device is gone; NULL: it works */
 } Step;
 
 Status step_open(Step *s, Model *model, Backend *backend, Drafter *drafter, Scheduler *scheduler, const EngineOptions *options,
@@ -36,5 +37,6 @@ Status step_open(Step *s, Model *model, Backend *backend, Drafter *drafter, Sche
 void   step_close(Step *s); /* copes with a zeroed one */
 
 /* One pass over what is running. Afterwards shares[0 .. n_shares) say who took part; a sequence that ended has `ended`
- * set and is still with the scheduler, one whose logits were not finite has FINISH_ERROR. */
+ * set and is still with the scheduler, one whose logits were not finite has FINISH_ERROR. When the device was lost on the way,
+ * `lost` is set and nothing else has changed: no step may follow. */
 void step_run(Step *s);

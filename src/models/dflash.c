@@ -95,8 +95,13 @@ static void carve_arrays(Dflash *n, Carver *c, int64_t context, int64_t rows)
     }
 }
 
-/* Lays everything a pass needs out in `memory` and returns its bytes; NULL only measures. */
-static size_t place(Dflash *n, char *memory)
+/* What a pass needs: arrays that the host fills, and what only kernels touch. */
+typedef struct DflashBytes {
+    size_t arrays, tensors;
+} DflashBytes;
+
+/* Lays it out in the two memories; NULL only measures. */
+static DflashBytes place(Dflash *n, char *arrays, char *tensors)
 {
     const ModelConfig *c = &n->decoder.config;
     const DType act = n->decoder.model.info.act;
@@ -104,8 +109,8 @@ static size_t place(Dflash *n, char *memory)
     const int64_t n_q = (int64_t)c->n_heads * c->head_dim, n_kv = (int64_t)c->n_kv_heads * c->head_dim;
     DflashScratch *s = &n->scratch;
 
-    Carver common = { memory };
-    carve_arrays(n, &common, context, rows);
+    Carver host = { arrays }, common = { tensors };
+    carve_arrays(n, &host, context, rows);
     s->features = carve(&common, act, context, (int64_t)n->config.n_taps * c->hidden_size);
     s->fused = carve(&common, DT_F32, context, c->hidden_size);
     s->inputs = carve(&common, act, context + rows, c->hidden_size);
@@ -133,15 +138,17 @@ static size_t place(Dflash *n, char *memory)
     s->gate = carve(&mlp, DT_F32, rows, c->intermediate_size);
     s->up = carve(&mlp, DT_F32, rows, c->intermediate_size);
     s->product = carve(&mlp, act, rows, c->intermediate_size);
-    return larger(attention.used, mlp.used);
+    return (DflashBytes){ host.used, larger(attention.used, mlp.used) };
 }
 
 static Status take_scratch(Dflash *n, Error *err)
 {
-    size_t bytes = place(n, NULL);
-    n->memory = backend_alloc(n->decoder.model.backend, bytes);
-    if (!n->memory) return error_set(err, ERR_NOMEM, "no memory for %zu bytes of scratch of a drafter", bytes);
-    place(n, n->memory);
+    DflashBytes bytes = place(n, NULL, NULL);
+    n->arrays = backend_alloc(n->decoder.model.backend, bytes.arrays);
+    n->memory = backend_alloc_device(n->decoder.model.backend, bytes.tensors);
+    if (!n->arrays || !n->memory)
+        return error_set(err, ERR_NOMEM, "no memory for %zu bytes of scratch of a drafter", bytes.arrays + bytes.tensors);
+    place(n, n->arrays, n->memory);
     return OK;
 }
 
@@ -210,7 +217,8 @@ void dflash_close(Dflash *n)
 {
     if (!n) return;
     weights_free(&n->decoder.weights);
-    if (n->memory) backend_free(n->decoder.model.backend, n->memory);
+    backend_free(n->decoder.model.backend, n->arrays);
+    backend_free(n->decoder.model.backend, n->memory);
     mem_free((void *)n->decoder.rope.inv_freq);
     mem_free(n);
 }
@@ -224,9 +232,10 @@ Status dflash_needs(const char *dir, const ModelInfo *target, const DflashSetup 
     Status s = open_file(&file, dir, setup, &owned, err);
     if (!s && (s = prepare(n, &file, target, NULL, setup, err)) != OK) error_prefix(err, "%s", dir);
     if (!s) {
+        DflashBytes bytes = place(n, NULL, NULL);
         *out = (DflashNeeds){ .weight_bytes = weights_bytes(&n->decoder.weights),
                               .page_bytes = weights_held(&n->decoder.weights) - weights_bytes(&n->decoder.weights),
-                              .scratch_bytes = place(n, NULL),
+                              .scratch_bytes = bytes.arrays + bytes.tensors,
                               .group = dflash_group(n), .n_taps = n->config.n_taps,
                               .is_second = n->config.conv_kernel > 0 };
     }

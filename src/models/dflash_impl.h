@@ -69,7 +69,7 @@ struct Dflash {
     int32_t      *token, *seq, *path;
     BatchSeq     *seqs;              /* [max_blocks] */
     Batch         batch;             /* of the block's rows; index and first_key are a view's */
-    void         *memory;
+    void         *arrays, *memory; /* for host and kernels; for kernels */
     DflashScratch scratch;           /* of the largest pass */
 };
 

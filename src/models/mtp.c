@@ -112,7 +112,7 @@ static Status take_scratch(Mtp *m, Error *err)
 {
     Decoder *d = &m->decoder;
     size_t bytes = place(m, NULL);
-    d->memory = backend_alloc(d->model.backend, bytes);
+    d->memory = backend_alloc_device(d->model.backend, bytes);
     if (!d->memory) return error_set(err, ERR_NOMEM, "no memory for %zu bytes of MTP scratch", bytes);
     place(m, d->memory);
     return OK;

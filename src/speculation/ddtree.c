@@ -71,14 +71,23 @@ static float log_p_at(const DdTree *b, int32_t depth, int32_t rank)
     return b->log_p[(depth - 1) * b->max_budget + rank];
 }
 
-/* The k likeliest of one row with their log-probabilities. False: the row is broken. */
-static bool rank_row(DdTree *b, int32_t depth, const float *logits, int32_t n, int32_t k)
+void ddtree_take(DdTree *b, int32_t depth, const int32_t *id, const float *score, int32_t n, float log_sum)
 {
-    if (!row_is_usable(logits, n)) return false;
-
     int32_t *token = b->token + (depth - 1) * b->max_budget;
     float *log_p = b->log_p + (depth - 1) * b->max_budget;
-    int32_t count = b->n_guesses[depth] = topk_list(logits, n, k, token, log_p);
+    b->n_guesses[depth] = n;
+    for (int32_t i = 0; i < n; i++) {
+        token[i] = id[i];
+        log_p[i] = (score[i] - score[0]) - log_sum;
+    }
+}
+
+bool ddtree_rank(DdTree *b, int32_t depth, const float *logits, int32_t n, int32_t n_guesses)
+{
+    if (!row_is_usable(logits, n)) return false;
+    int32_t *token = b->token + (depth - 1) * b->max_budget;
+    float *log_p = b->log_p + (depth - 1) * b->max_budget;
+    int32_t count = b->n_guesses[depth] = topk_list(logits, n, n_guesses, token, log_p);
     if (count == 0) return true;
     float max = log_p[0], log_sum = softmax_log_sum(logits, n, max);
     for (int32_t i = 0; i < count; i++) log_p[i] = (log_p[i] - max) - log_sum;
@@ -173,19 +182,33 @@ static void grow(DdTree *b, Tree *tree, int32_t n_rows, int32_t n_nodes, bool sp
     }
 }
 
-Status ddtree_grow(DdTree *b, Tensor logits, DdTreeShape shape, Tree *tree, Error *err)
+static int32_t budget_of(const DdTree *b, DdTreeShape shape, const Tree *tree)
+{
+    int32_t budget = shape.budget < b->max_budget ? shape.budget : b->max_budget;
+    return budget < tree->max_nodes ? budget : tree->max_nodes - 1;
+}
+
+int32_t ddtree_rows(const DdTree *b, int32_t n_rows, DdTreeShape shape, const Tree *tree, int32_t *n_guesses)
+{
+    int32_t budget = budget_of(b, shape, tree);
+    *n_guesses = shape.top_k > 0 && shape.top_k < budget ? shape.top_k : budget;
+    if (n_rows > b->max_rows) n_rows = b->max_rows;
+    return n_rows < budget ? n_rows : budget; /* no prefix is longer */
+}
+
+void ddtree_grow_ranked(DdTree *b, int32_t n_rows, DdTreeShape shape, Tree *tree)
 {
     CHECK(tree->n_nodes == 1);
-    int32_t vocab = (int32_t)logits.shape[1];
-    int32_t n_rows = logits.shape[0] < b->max_rows ? (int32_t)logits.shape[0] : b->max_rows;
-    int32_t budget = shape.budget < b->max_budget ? shape.budget : b->max_budget;
-    if (budget > tree->max_nodes - 1) budget = tree->max_nodes - 1;
-    if (n_rows > budget) n_rows = budget; /* no prefix is longer */
-    int32_t k = shape.top_k > 0 && shape.top_k < budget ? shape.top_k : budget;
+    grow(b, tree, n_rows, budget_of(b, shape, tree) + 1, shape.spine_first);
+}
+
+Status ddtree_grow(DdTree *b, Tensor logits, DdTreeShape shape, Tree *tree, Error *err)
+{
+    int32_t n_guesses, n_rows = ddtree_rows(b, (int32_t)logits.shape[0], shape, tree, &n_guesses);
     for (int32_t depth = 1; depth <= n_rows; depth++) {
-        if (rank_row(b, depth, tensor_f32(logits, depth - 1), vocab, k)) continue;
+        if (ddtree_rank(b, depth, tensor_f32(logits, depth - 1), (int32_t)logits.shape[1], n_guesses)) continue;
         return error_set(err, ERR_NUMERIC, "the drafter's logits of row %d are not finite", depth - 1);
     }
-    grow(b, tree, n_rows, budget + 1, shape.spine_first);
+    ddtree_grow_ranked(b, n_rows, shape, tree);
     return OK;
 }

@@ -20,7 +20,7 @@ Status dflash_feed_open(DflashFeed *f, Dflash *net, Backend *backend, DType act,
     for (int32_t i = 0; i < FEED_ROWS; i++) f->line[i] = i;
     f->slots = mem_alloc_array((size_t)n_slots, sizeof *f->slots);
     f->context = mem_alloc_array(FEED_MAX_CONTEXT, sizeof *f->context);
-    f->waiting = backend_alloc(backend, (size_t)n_slots * FEED_ROWS * (size_t)f->width * dtype_bytes(act));
+    f->waiting = backend_alloc_device(backend, (size_t)n_slots * FEED_ROWS * (size_t)f->width * dtype_bytes(act));
     if (f->slots && f->context && f->waiting) return OK;
     dflash_feed_close(f);
     return error_set(err, ERR_NOMEM, "no memory for the features of %d sequences", n_slots);

@@ -16,23 +16,23 @@
 
 #include <string.h>
 
-Status dflash_guess_open(DflashGuess *g, int32_t vocab_size, int32_t n_usable, int32_t tree_budget, bool is_uncoupled,
-                         Error *err)
+Status dflash_guess_open(DflashGuess *g, Backend *backend, const DflashGuessSizes *sizes, Error *err)
 {
-    *g = (DflashGuess){ .vocab_size = vocab_size, .n_usable = n_usable, .max_budget = tree_budget,
-                        .is_uncoupled = is_uncoupled };
-    g->marks = mem_alloc_array((size_t)vocab_size, sizeof *g->marks);
-    if (tree_budget > 0) g->best = mem_alloc_array((size_t)tree_budget, sizeof *g->best);
-    Status s = g->marks && (g->best || tree_budget == 0) ? OK : error_set(err, ERR_NOMEM, "no memory to guess tokens");
-    if (!s) s = chooser_open(&g->chooser, vocab_size, err);
-    if (!s && tree_budget > 0) s = ddtree_open(&g->trees, tree_budget, MAX_DEPTH - 1, err);
+    int32_t budget = sizes->tree_budget, ranks = budget > sizes->top_k ? budget : sizes->top_k;
+    *g = (DflashGuess){ .vocab_size = sizes->vocab_size, .n_usable = sizes->n_usable, .max_budget = budget,
+                        .is_uncoupled = sizes->is_uncoupled };
+    g->marks = mem_alloc_array((size_t)g->vocab_size, sizeof *g->marks);
+    if (budget > 0) g->best = mem_alloc_array((size_t)budget, sizeof *g->best);
+    Status s = g->marks && (g->best || budget == 0) ? OK : error_set(err, ERR_NOMEM, "no memory to guess tokens");
+    if (!s) s = row_chooser_open(&g->rows, backend, g->vocab_size, sizes->max_rows, ranks, err);
+    if (!s && budget > 0) s = ddtree_open(&g->trees, budget, MAX_DEPTH - 1, err);
     if (s) dflash_guess_close(g);
     return s;
 }
 
 void dflash_guess_close(DflashGuess *g)
 {
-    chooser_close(g->chooser);
+    row_chooser_close(g->rows);
     ddtree_close(g->trees);
     mem_free(g->marks);
     mem_free(g->best);
@@ -79,48 +79,99 @@ static void rule_init(const DflashGuess *g, const DraftJob *job, GuessRule *r)
     r->params.temperature = dflash_guess_temperature(g, job);
 }
 
-/* The rule of the next row, behind `token`. */
-static void rule_step(GuessRule *r, int32_t token)
+/* Masks and forced tokens are known for the first row only. */
+static void rule_pass_first(GuessRule *r)
 {
-    if (r->history.n_path < MAX_DEPTH) r->path[r->history.n_path++] = token;
     r->rule.forced = -1;
     r->rule.mask = NULL;
 }
 
-/* ---- chains ---- */
+/* The rule of the next row, behind `token`. */
+static void rule_step(GuessRule *r, int32_t token)
+{
+    if (r->history.n_path < MAX_DEPTH) r->path[r->history.n_path++] = token;
+    rule_pass_first(r);
+}
 
-bool dflash_guess_chain(DflashGuess *g, Tensor logits, const DraftJob *job)
+static uint32_t index_of(const GuessRows *rows, int32_t i)
+{
+    return (uint32_t)(rows->job->n_committed + 1 + i);
+}
+
+/* ---- saying beforehand ---- */
+
+void dflash_guess_begin(DflashGuess *g, Tensor logits)
+{
+    row_chooser_begin(g->rows, logits);
+}
+
+void dflash_guess_queue(DflashGuess *g, Stream *st)
+{
+    row_chooser_queue(g->rows, st);
+}
+
+/* With penalties a row's rule depends on the guess before it: such chains are chosen on the host. */
+void dflash_guess_add_chain(DflashGuess *g, GuessRows rows)
 {
     GuessRule r;
-    rule_init(g, job, &r);
-    for (int32_t i = 0; i < logits.shape[0]; i++) {
+    rule_init(g, rows.job, &r);
+    for (int32_t i = 0; i < rows.n; i++) {
+        if (rules_penalise(&r.params)) row_chooser_read(g->rows, rows.first + i);
+        else row_chooser_add(g->rows, rows.first + i, &r.rule, rows.job->draw, index_of(&rows, i));
+        rule_pass_first(&r);
+    }
+}
+
+static void add_ranks(DflashGuess *g, GuessRows rows, int32_t k, bool is_coupled)
+{
+    GuessRule r;
+    rule_init(g, rows.job, &r);
+    float weight = is_coupled ? r.params.temperature : 0;
+    for (int32_t i = 0; i < rows.n; i++) {
+        row_chooser_add_rank(g->rows, rows.first + i, k, &r.rule, weight, rows.job->draw, index_of(&rows, i));
+        rule_pass_first(&r);
+    }
+}
+
+void dflash_guess_add_tree(DflashGuess *g, GuessRows rows)
+{
+    add_ranks(g, rows, g->max_budget, true);
+}
+
+void dflash_guess_add_candidates(DflashGuess *g, GuessRows rows, int32_t k)
+{
+    add_ranks(g, rows, k, false);
+}
+
+/* ---- chains ---- */
+
+bool dflash_guess_chain(DflashGuess *g, GuessRows rows)
+{
+    GuessRule r;
+    rule_init(g, rows.job, &r);
+    for (int32_t i = 0; i < rows.n; i++) {
         Choice choice;
-        choose(g->chooser, tensor_f32(logits, i), &r.rule, job->draw, (uint32_t)(job->n_committed + 1 + i), &choice);
+        row_chooser_choose(g->rows, rows.first + i, &r.rule, rows.job->draw, index_of(&rows, i), &choice);
         if (!choice.is_finite) return i > 0;
-        tree_add(job->tree, i, choice.token, 0);
+        tree_add(rows.job->tree, i, choice.token, 0);
         rule_step(&r, choice.token);
     }
     return true;
 }
 
-/* ---- trees ---- */
+/* ---- a row on the host ---- */
 
 static void force(float *x, int32_t n, int32_t token)
 {
     for (int32_t i = 0; i < n; i++) x[i] = i == token ? 0 : -INFINITY;
 }
 
-/* Applies the request's rules to the rows in place. False: a row is broken. */
-static bool apply_rules(DflashGuess *g, Tensor logits, GuessRule *r)
+/* Applies the rule in place. False: the row is broken. */
+static bool apply_rule(DflashGuess *g, float *x, const GuessRule *r)
 {
-    for (int32_t i = 0; i < logits.shape[0]; i++) {
-        float *x = tensor_f32(logits, i);
-        if (!row_is_usable(x, g->vocab_size)) return false;
-        if (r->rule.forced >= 0) force(x, g->vocab_size, r->rule.forced);
-        else if (rules_change(&r->rule)) rules_apply(x, r->rule.n_valid, &r->rule, g->marks);
-        r->rule.forced = -1;
-        r->rule.mask = NULL;
-    }
+    if (!row_is_usable(x, g->vocab_size)) return false;
+    if (r->rule.forced >= 0) force(x, g->vocab_size, r->rule.forced);
+    else if (rules_change(&r->rule)) rules_apply(x, r->rule.n_valid, &r->rule, g->marks);
     return true;
 }
 
@@ -177,33 +228,66 @@ static void couple_row(float *x, int32_t n, float weight, DrawKey key, uint32_t 
     }
 }
 
-bool dflash_guess_tree(DflashGuess *g, Tensor logits, DdTreeShape shape, const DraftJob *job)
+/* ---- trees ---- */
+
+/* Guesses of row i. False: it is broken. */
+static bool rank_row(DflashGuess *g, const GuessRows *rows, int32_t i, const GuessRule *r, int32_t n_guesses, Best *best)
+{
+    int32_t row = rows->first + i;
+    if (row_chooser_is_ranked(g->rows, row)) {
+        RowRanks found = row_chooser_ranks(g->rows, row);
+        if (found.n < 0) return false;
+        ddtree_take(g->trees, i + 1, found.id, found.score, found.n < n_guesses ? found.n : n_guesses, found.log_sum);
+        return true;
+    }
+    float *x = row_chooser_logits(g->rows, row);
+    if (!apply_rule(g, x, r)) return false;
+    if (r->params.temperature > 0)
+        couple_row(x, r->rule.n_valid, r->params.temperature, rows->job->draw, index_of(rows, i), best);
+    return ddtree_rank(g->trees, i + 1, x, r->rule.n_valid, n_guesses);
+}
+
+bool dflash_guess_tree(DflashGuess *g, GuessRows rows, DdTreeShape shape)
 {
     GuessRule r;
-    rule_init(g, job, &r);
-    if (!apply_rules(g, logits, &r)) return false;
+    rule_init(g, rows.job, &r);
+    int32_t n_guesses, n = ddtree_rows(g->trees, rows.n, shape, rows.job->tree, &n_guesses);
     Best best = { .value = g->best, .k = shape.budget < g->max_budget ? shape.budget : g->max_budget };
-    for (int32_t i = 0; i < logits.shape[0] && r.params.temperature > 0; i++)
-        couple_row(tensor_f32(logits, i), r.rule.n_valid, r.params.temperature, job->draw,
-                   (uint32_t)(job->n_committed + 1 + i), &best);
-    Tensor usable = tensor_2d_strided(logits.data, DT_F32, logits.shape[0], r.rule.n_valid, logits.stride[0]);
-    return ddtree_grow(g->trees, usable, shape, job->tree, NULL) == OK;
+    for (int32_t i = 0; i < n; i++) {
+        if (!rank_row(g, &rows, i, &r, n_guesses, &best)) return false;
+        rule_pass_first(&r);
+    }
+    ddtree_grow_ranked(g->trees, n, shape, rows.job->tree);
+    return true;
 }
 
 /* ---- candidates ---- */
 
-int32_t dflash_guess_candidates(DflashGuess *g, Tensor logits, int32_t k, const DraftJob *job, int32_t *id,
-                                float *logit, float *noise)
+/* Those of one row; returns how many there are, -1 when it is broken. */
+static int32_t row_candidates(DflashGuess *g, int32_t row, const GuessRule *r, int32_t k, int32_t *id, float *logit)
+{
+    if (!row_chooser_is_ranked(g->rows, row)) {
+        float *x = row_chooser_logits(g->rows, row);
+        return apply_rule(g, x, r) ? topk_list(x, r->rule.n_valid, k, id, logit) : -1;
+    }
+    RowRanks found = row_chooser_ranks(g->rows, row);
+    for (int32_t c = 0; c < found.n; c++) {
+        id[c] = found.id[c];
+        logit[c] = found.score[c];
+    }
+    return found.n;
+}
+
+int32_t dflash_guess_candidates(DflashGuess *g, GuessRows rows, int32_t k, int32_t *id, float *logit, float *noise)
 {
     GuessRule r;
-    rule_init(g, job, &r);
-    if (!apply_rules(g, logits, &r)) return -1;
-    for (int32_t i = 0; i < logits.shape[0]; i++, id += k, logit += k, noise += k) {
-        int32_t n = topk_list(tensor_f32(logits, i), r.rule.n_valid, k, id, logit);
-        if (n == 0) return i;
+    rule_init(g, rows.job, &r);
+    for (int32_t i = 0; i < rows.n; i++, id += k, logit += k, noise += k) {
+        int32_t n = row_candidates(g, rows.first + i, &r, k, id, logit);
+        if (n <= 0) return n < 0 ? -1 : i;
         for (int32_t c = n; c < k; c++) id[c] = -1;
-        for (int32_t c = 0; c < n; c++)
-            noise[c] = gumbel_noise(job->draw, (uint32_t)(job->n_committed + 1 + i), (uint32_t)id[c]);
+        for (int32_t c = 0; c < n; c++) noise[c] = gumbel_noise(rows.job->draw, index_of(&rows, i), (uint32_t)id[c]);
+        rule_pass_first(&r);
     }
-    return (int32_t)logits.shape[0];
+    return rows.n;
 }

@@ -49,43 +49,62 @@ static int32_t rows_wanted(const DflashDrafter *d, const DraftJob *job)
     return n < nodes ? n : nodes; /* no path of a tree is longer either */
 }
 
-/* ---- guesses of a few blocks ---- */
+/* ---- guesses of a few blocks: [first, end), whose logits lie one behind the other ---- */
 
-/* Jobs of blocks [first, end), whose logits lie one behind the other. Returns how many were broken. */
-static int32_t guess_plain(DflashDrafter *d, DraftJob *jobs, int32_t first, int32_t end, Tensor logits)
+static GuessRows rows_of(const DflashDrafter *d, const DraftJob *jobs, int32_t block, int32_t first_row)
 {
-    int32_t row = 0, n_broken = 0;
-    for (int32_t b = first; b < end; b++) {
-        const DraftJob *job = &jobs[d->jobs[b]];
-        Tensor own = tensor_rows(logits, rows_wanted(d, job));
-        own.data = tensor_f32(logits, row);
-        row += (int32_t)own.shape[0];
-        DdTreeShape shape = d->shapes[job->method];
-        if (shape.budget > job->max_nodes - 1) shape.budget = job->max_nodes - 1;
-        bool is_good = method_of(d, job)->is_tree ? dflash_guess_tree(&d->guess, own, shape, job)
-                                                  : dflash_guess_chain(&d->guess, own, job);
+    const DraftJob *job = &jobs[d->jobs[block]];
+    return (GuessRows){ .first = first_row, .n = rows_wanted(d, job), .job = job };
+}
+
+static bool is_second(const DflashDrafter *d)
+{
+    return dflash_config(d->net)->conv_kernel > 0;
+}
+
+/* Says which way each block will guess. */
+static void queue_guesses(DflashDrafter *d, Stream *st, const DraftJob *jobs, int32_t first, int32_t end, Tensor logits)
+{
+    dflash_guess_begin(&d->guess, logits);
+    for (int32_t b = first, row = 0; b < end; b++) {
+        GuessRows rows = rows_of(d, jobs, b, row);
+        row += rows.n;
+        if (is_second(d)) dflash_guess_add_candidates(&d->guess, rows, dflash_config(d->net)->selector_top_k);
+        else if (method_of(d, rows.job)->is_tree) dflash_guess_add_tree(&d->guess, rows);
+        else dflash_guess_add_chain(&d->guess, rows);
+    }
+    dflash_guess_queue(&d->guess, st);
+}
+
+/* Returns how many jobs were broken. */
+static int32_t guess_plain(DflashDrafter *d, DraftJob *jobs, int32_t first, int32_t end)
+{
+    int32_t n_broken = 0;
+    for (int32_t b = first, row = 0; b < end; b++) {
+        GuessRows rows = rows_of(d, jobs, b, row);
+        row += rows.n;
+        DdTreeShape shape = d->shapes[rows.job->method];
+        if (shape.budget > rows.job->max_nodes - 1) shape.budget = rows.job->max_nodes - 1;
+        bool is_good = method_of(d, rows.job)->is_tree ? dflash_guess_tree(&d->guess, rows, shape) : dflash_guess_chain(&d->guess, rows);
         n_broken += !is_good;
     }
     return n_broken;
 }
 
 /* The same for DFlash 2, whose guesses follow one another. */
-static int32_t guess_second(DflashDrafter *d, Stream *st, DraftJob *jobs, int32_t first, int32_t end, Tensor logits)
+static int32_t guess_second(DflashDrafter *d, Stream *st, DraftJob *jobs, int32_t first, int32_t end)
 {
     const int32_t k = dflash_config(d->net)->selector_top_k;
-    int32_t row = 0, n_broken = 0;
-    for (int32_t b = first; b < end; b++) {
-        const DraftJob *job = &jobs[d->jobs[b]];
-        Tensor own = tensor_rows(logits, rows_wanted(d, job));
-        own.data = tensor_f32(logits, row);
-        float *noise = d->noise + (size_t)row * (size_t)k;
-        float temperature = dflash_guess_temperature(&d->guess, job);
-        int32_t n = dflash_guess_candidates(&d->guess, own, k, job, d->candidate + (size_t)row * (size_t)k,
-                                            d->candidate_logit + (size_t)row * (size_t)k, noise);
+    int32_t n_broken = 0;
+    for (int32_t b = first, row = 0; b < end; b++) {
+        GuessRows rows = rows_of(d, jobs, b, row);
+        size_t at = (size_t)row * (size_t)k;
+        row += rows.n;
+        float *noise = d->noise + at, temperature = dflash_guess_temperature(&d->guess, rows.job);
+        int32_t n = dflash_guess_candidates(&d->guess, rows, k, d->candidate + at, d->candidate_logit + at, noise);
         n_broken += n < 0;
-        d->lines[b - first] = (PickLine){ .first = row, .n_rows = n > 0 ? n : 0, .anchor = job->anchor,
+        d->lines[b - first] = (PickLine){ .first = rows.first, .n_rows = n > 0 ? n : 0, .anchor = rows.job->anchor,
                                           .temperature = temperature, .noise = temperature > 0 ? noise : NULL };
-        row += (int32_t)own.shape[0];
     }
     PickJob pick = { .n_lines = end - first, .k = k, .lines = d->lines, .candidate = d->candidate,
                      .logit = d->candidate_logit, .picked = d->picked };
@@ -110,11 +129,9 @@ static int32_t guess_all(DflashDrafter *d, Stream *st, DraftJob *jobs, int32_t n
             if (n_rows + n > d->max_outputs) break;
             for (int32_t i = 1; i <= n; i++) d->rows[n_rows++] = end * dflash_block_size(d->net) + i;
         }
-        Tensor logits = dflash_logits(d->net, st, d->rows, n_rows);
+        queue_guesses(d, st, jobs, first, end, dflash_logits(d->net, st, d->rows, n_rows));
         stream_sync(st);
-        bool is_second = dflash_config(d->net)->conv_kernel > 0;
-        n_broken +=
-            is_second ? guess_second(d, st, jobs, first, end, logits) : guess_plain(d, jobs, first, end, logits);
+        n_broken += is_second(d) ? guess_second(d, st, jobs, first, end) : guess_plain(d, jobs, first, end);
     }
     return n_broken;
 }
@@ -276,9 +293,10 @@ static Status open_parts(DflashDrafter *d, Error *err)
     if (c->conv_kernel > 0 && has_trees(o)) return no_trees(o, err);
     int32_t n_usable = c->selector_vocab ? c->selector_vocab : c->base.vocab_size;
     s = dflash_feed_open(&d->feed, d->net, o->backend, target->act, o->n_slots, err);
-    if (!s)
-        s = dflash_guess_open(&d->guess, c->base.vocab_size, n_usable, has_trees(o) ? o->tree_budget : 0,
-                              o->is_uncoupled, err);
+    DflashGuessSizes sizes = { .vocab_size = c->base.vocab_size, .n_usable = n_usable, .max_rows = d->max_outputs,
+                               .tree_budget = has_trees(o) ? o->tree_budget : 0, .top_k = c->selector_top_k,
+                               .is_uncoupled = o->is_uncoupled };
+    if (!s) s = dflash_guess_open(&d->guess, o->backend, &sizes, err);
     if (!s && !take_arrays(d)) s = error_set(err, ERR_NOMEM, "no memory for the drafts of %d sequences", o->n_slots);
     return s;
 }

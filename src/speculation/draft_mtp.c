@@ -16,6 +16,7 @@
 
 #include "base/arena.h"
 #include "base/memory.h"
+#include "sampling/row_chooser.h"
 
 #include <string.h>
 
@@ -44,7 +45,7 @@ typedef struct MtpDrafter {
     const Ops  *ops;
     Backend    *backend;
     Mtp        *mtp;
-    Chooser    *chooser;
+    RowChooser *chooser;
     CacheMemory memory;
     int32_t     hidden_size, vocab_size;
     MtpCounts   counts;
@@ -61,7 +62,7 @@ typedef struct MtpDrafter {
     int32_t    *token, *seq, *index, *rope, *parent, *path, *store, *output, *first_key;
     float      *hidden;    /* [max_rows][hidden] */
     float      *out;       /* [max_seqs][hidden] of the output rows */
-    float      *logits;    /* [max_seqs][vocab] */
+    float      *logits;    /* [max_seqs][vocab] of kernels only */
     int32_t     n_outputs; /* in those two, from passes that have run */
 } MtpDrafter;
 
@@ -287,31 +288,57 @@ static void chain(MtpDrafter *m, Stream *st, int32_t n_wishes)
     run_pass(m, st);
 }
 
-/* What the target would choose behind the chain so far if these were its logits; -1: they are no numbers. Its rule is
- * known for the first guess only: deeper ones go on without mask and forced token. */
-static int32_t guess(MtpDrafter *m, const DraftJob *job, const float *logits)
+typedef struct Guess {
+    RowRule      rule;
+    SampleParams params;
+    History      history;
+    uint32_t     index;
+} Guess;
+
+/* What the target would choose by behind the chain so far. Its rule is known for the first guess only: deeper ones go on
+ * without mask and forced token. */
+static void guess_init(const MtpDrafter *m, const DraftJob *job, Guess *g)
 {
     const Tree *tree = job->tree;
-    SampleParams params = { .temperature = job->temperature, .top_p = 1, .repetition_penalty = 1 };
-    RowRule rule = { .forced = -1 };
-    History history = { 0 };
-    if (job->rule) rule = *job->rule;
-    if (rule.params) params = *rule.params;
-    if (rule.history) {
-        history = *rule.history;
-        history.path = tree->token; /* a chain: nodes are in the order of the path */
-        history.n_path = tree->n_nodes;
-        rule.history = &history;
+    *g = (Guess){ .rule = { .forced = -1 },
+                  .params = { .temperature = job->temperature, .top_p = 1, .repetition_penalty = 1 },
+                  .index = (uint32_t)(job->n_committed + tree->n_nodes) };
+    if (job->rule) g->rule = *job->rule;
+    if (g->rule.params) g->params = *g->rule.params;
+    if (g->rule.history) {
+        g->history = *g->rule.history;
+        g->history.path = tree->token; /* a chain: nodes are in the order of the path */
+        g->history.n_path = tree->n_nodes;
+        g->rule.history = &g->history;
     }
     if (tree->n_nodes > 1) {
-        rule.forced = -1;
-        rule.mask = NULL;
+        g->rule.forced = -1;
+        g->rule.mask = NULL;
     }
-    if (m->options.is_uncoupled) params.temperature = 0;
-    params.n_logprobs = -1;
-    rule.params = &params;
+    if (m->options.is_uncoupled) g->params.temperature = 0;
+    g->params.n_logprobs = -1;
+    g->rule.params = &g->params;
+}
+
+/* Has the guesses behind the outputs of the pass chosen. */
+static void queue_guesses(MtpDrafter *m, Stream *st, int32_t n_wishes)
+{
+    row_chooser_begin(m->chooser, matrix(m->logits, 0, m->n_outputs, m->vocab_size));
+    for (int32_t i = 0; i < n_wishes; i++) {
+        Guess g;
+        guess_init(m, m->wishes[i].job, &g);
+        row_chooser_add(m->chooser, m->wishes[i].output, &g.rule, m->wishes[i].job->draw, g.index);
+    }
+    row_chooser_queue(m->chooser, st);
+}
+
+/* -1: the logits are no numbers. */
+static int32_t guess(MtpDrafter *m, const Wish *w)
+{
+    Guess g;
     Choice c;
-    choose(m->chooser, logits, &rule, job->draw, (uint32_t)(job->n_committed + tree->n_nodes), &c);
+    guess_init(m, w->job, &g);
+    row_chooser_choose(m->chooser, w->output, &g.rule, w->job->draw, g.index, &c);
     return c.is_finite ? c.token : -1;
 }
 
@@ -321,7 +348,7 @@ static int32_t take_guesses(MtpDrafter *m, int32_t n_wishes)
     int32_t n_left = 0;
     for (int32_t i = 0; i < n_wishes; i++) {
         Wish w = m->wishes[i];
-        int32_t token = guess(m, w.job, m->logits + (size_t)w.output * (size_t)m->vocab_size);
+        int32_t token = guess(m, &w);
         m->counts.not_finite += token < 0;
         if (token < 0 || tree_add(w.job->tree, w.job->tree->n_nodes - 1, token, 0) < 0 || --w.left == 0) continue;
         m->wishes[n_left++] = w;
@@ -335,9 +362,11 @@ static Status mtp_draft(Drafter *d, Stream *st, DraftJob *jobs, int n, Error *er
     int32_t n_wishes = make_wishes(m, jobs, n);
     if (n_wishes == 0) return OK;
     extend(m, st, n_wishes);
+    queue_guesses(m, st, n_wishes);
     stream_sync(st);
     while ((n_wishes = take_guesses(m, n_wishes)) > 0) {
         chain(m, st, n_wishes);
+        queue_guesses(m, st, n_wishes);
         stream_sync(st);
     }
     return OK;
@@ -381,7 +410,7 @@ static void mtp_close_drafter(Drafter *d)
     for (int i = 0; i < COUNT(floats); i++)
         if (floats[i]) backend_free(m->backend, floats[i]);
     arena_free(&m->arena);
-    chooser_close(m->chooser);
+    row_chooser_close(m->chooser);
     mtp_close(m->mtp);
     mem_free(m);
 }
@@ -472,10 +501,10 @@ static bool take_floats(MtpDrafter *m)
 {
     const ModelLimits *l = &m->options.limits;
     size_t slots = (size_t)l->max_seqs, hidden = (size_t)m->hidden_size * sizeof(float);
-    m->pending = backend_alloc(m->backend, slots * (size_t)m->options.max_pending * hidden);
-    m->hidden = backend_alloc(m->backend, (size_t)l->max_rows * hidden);
-    m->out = backend_alloc(m->backend, slots * hidden);
-    m->logits = backend_alloc(m->backend, slots * (size_t)m->vocab_size * sizeof(float));
+    m->pending = backend_alloc_device(m->backend, slots * (size_t)m->options.max_pending * hidden);
+    m->hidden = backend_alloc_device(m->backend, (size_t)l->max_rows * hidden);
+    m->out = backend_alloc_device(m->backend, slots * hidden);
+    m->logits = backend_alloc_device(m->backend, slots * (size_t)m->vocab_size * sizeof(float));
     return m->pending && m->hidden && m->out && m->logits;
 }
 
@@ -485,7 +514,7 @@ static Status open_parts(MtpDrafter *m, Error *err)
     MtpLoad load = { .dir = o->dir, .load_format = o->load_format, .dummy_seed = o->dummy_seed,
                      .max_rows = o->limits.max_rows, .max_outputs = o->limits.max_seqs };
     Status s = mtp_open(&m->mtp, o->target, &load, err);
-    if (!s) s = chooser_open(&m->chooser, m->vocab_size, err);
+    if (!s) s = row_chooser_open(&m->chooser, m->backend, m->vocab_size, o->limits.max_seqs, 0, err);
     if (s) return s;
     arena_init(&m->arena, arena_bytes(o), arena_bytes(o));
     if (take_slots(m) && take_rows(m) && take_floats(m)) return OK;

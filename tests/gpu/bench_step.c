@@ -1,18 +1,19 @@
-/* Time of one pass of a model by its number of rows, on any device: bench_step MODEL_DIR [cuda|cpu] [context] [prompt] [rows]
+/* Time of one step of a model by its number of rows, on any device: bench_step MODEL_DIR [cuda|cpu] [context] [prompt] [rows]
  *
- * Weights are made up (the shapes of config.json count). A prompt of `context` tokens is computed, then passes of 1, 2, 4 ..
- * 64 rows behind it, each repeated; then a prompt of `prompt` tokens. Before timing, the logits of the last row of every
+ * Weights are made up (the shapes of config.json count). A prompt of `context` tokens is computed, then steps of 1, 2, 4 ..
+ * 64 rows behind it, each repeated: pass and choosing; then a prompt of `prompt` tokens. Before timing, the logits of the last row of every
  * width must have the bits of a pass of that row alone (not for recurrent models, whose state goes on with every pass). With
  * `rows` only a few passes of so many rows are made, for a profiler. */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "engine/score.h"
+#include "sampling/row_chooser.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 512, RUNS = 41, WARM = 5 };
+enum { CHUNK = 512, RUNS = 41, WARM = 5, MAX_WIDTH = 64 };
 
 static int by_size(const void *a, const void *b)
 {
@@ -20,12 +21,43 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median_of_passes(Scorer *s, const int32_t *ids, int32_t context, int32_t rows, int32_t outputs)
+/* How a step ends: its tokens are chosen where the logits lie (greedy, or sampled as Qwen3 asks for), or the logits of all rows
+ * or of the last one come to the host. */
+typedef enum Ending { GREEDY, SAMPLED, ALL_LOGITS, ONE_LOGITS, ENDINGS } Ending;
+
+typedef struct Step {
+    Scorer     *scorer;
+    RowChooser *chooser;
+    Stream     *stream;
+    float      *logits; /* device memory */
+} Step;
+
+static void choose_all(Step *s, Tensor logits, bool is_greedy)
+{
+    static const SampleParams kinds[] = { { .temperature = 0.6f, .top_k = 20, .top_p = 0.95f, .repetition_penalty = 1, .n_logprobs = -1 },
+                                          { .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1 } };
+    RowRule rule = { .forced = -1, .params = &kinds[is_greedy] };
+    DrawKey key = { 1, 0 };
+    Choice choice;
+    row_chooser_begin(s->chooser, logits);
+    for (int32_t i = 0; i < logits.shape[0]; i++) row_chooser_add(s->chooser, i, &rule, key, (uint32_t)i);
+    row_chooser_queue(s->chooser, s->stream);
+    stream_sync(s->stream);
+    for (int32_t i = 0; i < logits.shape[0]; i++) row_chooser_choose(s->chooser, i, &rule, key, (uint32_t)i, &choice);
+}
+
+static void run_step(Step *s, const int32_t *ids, int32_t context, int32_t rows, Ending ending)
+{
+    if (ending == GREEDY || ending == SAMPLED) choose_all(s, score_queue(s->scorer, ids, context, rows, rows, s->logits), ending == GREEDY);
+    else score_pass(s->scorer, ids, context, rows, ending == ALL_LOGITS ? rows : 1);
+}
+
+static double median_of_steps(Step *s, const int32_t *ids, int32_t context, int32_t rows, Ending ending)
 {
     double ms[RUNS];
     for (int i = -WARM; i < RUNS; i++) {
         double t = clock_ms();
-        score_pass(s, ids, context, rows, outputs);
+        run_step(s, ids, context, rows, ending);
         if (i >= 0) ms[i] = clock_ms() - t;
     }
     qsort(ms, RUNS, sizeof ms[0], by_size);
@@ -56,17 +88,24 @@ static int64_t differing(Scorer *s, const int32_t *ids, int32_t context, int32_t
     return n;
 }
 
-static void time_widths(Scorer *s, const Model *model, const int32_t *ids, int32_t context)
+static void time_widths(Step *s, const Model *model, const int32_t *ids, int32_t context)
 {
     static const int32_t widths[] = { 1, 2, 4, 8, 16, 32, 64 };
-    double one = 0, bytes = (double)model->info.read_bytes_per_pass;
-    printf("context %d; a pass reads %.2f GB of weights\n rows       ms   x one row   GB/s of weights   logits of one ms   x one row   logits of the last row that differ\n", context,
-           bytes * 1e-9);
+    double one[ENDINGS], bytes = (double)model->info.read_bytes_per_pass;
+    printf("context %d; a pass reads %.2f GB of weights; ms a step and against one row, by where its tokens are chosen\n"
+           " rows   device, greedy            GB/s   device, sampled      all logits to host   last row's alone     bits that differ\n", context, bytes * 1e-9);
     for (int i = 0; i < COUNT(widths); i++) {
-        int64_t n = differing(s, ids, context, widths[i], model->info.vocab_size);
-        double ms = median_of_passes(s, ids, context, widths[i], widths[i]), bare = median_of_passes(s, ids, context, widths[i], 1);
-        if (i == 0) one = ms;
-        printf("%5d  %7.3f   %9.3f   %15.0f   %14.3f   %9.3f   %lld\n", widths[i], ms, ms / one, bytes / ms * 1e-6, bare, bare / one, (long long)n);
+        int64_t n = differing(s->scorer, ids, context, widths[i], model->info.vocab_size);
+        double ms[ENDINGS];
+        for (int e = 0; e < ENDINGS; e++) ms[e] = median_of_steps(s, ids, context, widths[i], (Ending)e);
+        if (i == 0) memcpy(one, ms, sizeof one);
+        printf("%5d", widths[i]);
+        for (int e = 0; e < ENDINGS; e++) {
+            printf("  %8.3f  %6.3f", ms[e], ms[e] / one[e]);
+            if (e == GREEDY) printf("  %10.0f", bytes / ms[e] * 1e-6);
+            else printf("   ");
+        }
+        printf("  %lld\n", (long long)n);
         fflush(stdout);
     }
 }
@@ -93,15 +132,21 @@ static Status run(const char *dir, DeviceChoice device, int32_t context, int32_t
     if (!s) printf("%s on %s: %.1f GB of weights in %.1f s\n", dir, backend_variant(backend), (double)model->info.weight_bytes * 1e-9,
                    (clock_ms() - t) * 1e-3);
     if (!s) s = score_open(&scorer, model, backend, longest, CHUNK, err);
+    Step step = { .scorer = scorer, .stream = backend ? backend_stream(backend) : NULL };
+    if (!s) s = row_chooser_open(&step.chooser, backend, model->info.vocab_size, MAX_WIDTH, 0, err);
     if (s) return s;
+    step.logits = backend_alloc_device(backend, (size_t)MAX_WIDTH * (size_t)model->info.vocab_size * sizeof(float));
+    if (!step.logits) return error_set(err, ERR_NOMEM, "no memory for logits");
 
     int32_t *ids = mem_alloc_array((size_t)longest, sizeof *ids);
     for (int32_t i = 0; i < longest; i++) ids[i] = (int32_t)((uint32_t)i * 2654435761u % (uint32_t)model->info.vocab_size);
     prompt_ms(scorer, ids, context);
-    for (int i = 0; i < 3 && only > 0; i++) score_pass(scorer, ids, context, only, only < 64 ? only : 64);
-    if (!only) time_widths(scorer, model, ids, context);
+    for (int i = 0; i < 3 && only > 0; i++) run_step(&step, ids, context, only, only > MAX_WIDTH ? ONE_LOGITS : GREEDY);
+    if (!only) time_widths(&step, model, ids, context);
     if (!only && prompt > 0) time_prompt(scorer, model, ids, prompt);
     mem_free(ids);
+    backend_free(backend, step.logits);
+    row_chooser_close(step.chooser);
     score_close(scorer);
     model_close(model);
     backend_close(backend);

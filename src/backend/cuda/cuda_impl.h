@@ -27,6 +27,8 @@ extern "C" {
 #include "base/fmath.h"
 #undef inline
 
+/* A call that fails only with the device: it is lost then, every later call fails at once, and whoever waits for the stream
+ * hears of it (DeviceModule.lost). So nothing has to be undone here. */
 #define CUDA_MUST(call)                                                                                               \
     do {                                                                                                              \
         cudaError_t e_ = (call);                                                                                      \
@@ -36,7 +38,7 @@ extern "C" {
     do {                                                                                                              \
         if (!(condition)) cuda_bug(__FILE__, __LINE__, #condition);                                                   \
     } while (0)
-[[noreturn]] void cuda_lost(const char *file, int line, const char *what, cudaError_t e);
+void cuda_lost(const char *file, int line, const char *what, cudaError_t e);
 [[noreturn]] void cuda_bug(const char *file, int line, const char *what);
 
 struct Inputs;
@@ -57,6 +59,8 @@ struct Device {
 
     char  *scratch; /* of one op: partial softmaxes, states of a tree */
     size_t scratch_bytes;
+    char  *choose_memory; /* of choose and rank */
+    size_t choose_bytes;
     char  *staging, *raw; /* of weights being loaded: host, device */
 };
 
@@ -109,8 +113,14 @@ template <typename T> static inline const T *input_of(Device *d, const T *host, 
     return n > 0 && host ? (const T *)input(d, host, (size_t)n * sizeof(T)) : nullptr;
 }
 
+/* Whether the op at hand is being recorded. */
+bool is_recording(const Device *d);
+
 /* At least `bytes` of scratch for the op at hand. */
 char *scratch(Device *d, size_t bytes);
+
+/* The order of the batch's rows through recurrent states, where recorded passes find it (recurrent.cu). */
+void cuda_plan_walk(const Batch *batch);
 
 /* One more pass, call or sequence with n rows, counted now and whenever the pass is replayed. */
 void count_rows(Device *d, uint64_t *counts, int64_t n_rows);
@@ -250,6 +260,7 @@ void cuda_add_norm(Ops *ops);
 void cuda_add_attention(Ops *ops);
 void cuda_add_recurrent(Ops *ops);
 void cuda_add_draft(Ops *ops);
+void cuda_add_choose(Ops *ops);
 
 void cuda_run_add(Device *d, Tensor x, Tensor y);
 void cuda_run_silu_mul(Device *d, Tensor out, Tensor gate, Tensor up);

@@ -7,7 +7,8 @@
  *     host array ──differs from shadow?──> ring (pinned) ──copy on the stream──> twin
  *
  * Passes. A pass whose shape was seen before is recorded as a graph: its kernels know the twins, so a replay brings the
- * twins up to date and launches. Shapes that come once are never recorded. */
+ * twins up to date and launches. Shapes that come once are never recorded. All trees of as many rows are one shape: what
+ * differs lies in arrays, and the order in which rows pass through recurrent states is found again (cuda_plan_walk()). */
 #include "backend/cuda/cuda_impl.h"
 
 #include <mutex>
@@ -17,10 +18,22 @@
 
 enum { RING_BYTES = 16 << 20, MAX_INPUTS = 8192, MAX_PASSES = 256, WIDE_FROM = 17 };
 
-[[noreturn]] void cuda_lost(const char *file, int line, const char *what, cudaError_t e)
+/* Why the device is lost; the first reason stays. Errors of a context are for good, so this is the process's. */
+static char       loss[512];
+static std::mutex loss_mutex;
+
+void cuda_lost(const char *file, int line, const char *what, cudaError_t e)
 {
-    fprintf(stderr, "tandem: the CUDA device failed: %s (%s:%d, %s)\n", cudaGetErrorString(e), file, line, what);
-    _Exit(4); /* nothing can be closed on a lost device */
+    std::lock_guard<std::mutex> hold(loss_mutex);
+    const char *name = strrchr(file, '/');
+    if (!loss[0]) snprintf(loss, sizeof loss, "the CUDA device failed: %s (%s:%d, %.*s)", cudaGetErrorString(e), name ? name + 1 : file, line,
+                           (int)strcspn(what, "("), what);
+}
+
+static const char *device_lost(const Device *d)
+{
+    std::lock_guard<std::mutex> hold(loss_mutex);
+    return loss[0] ? loss : nullptr;
 }
 
 [[noreturn]] void cuda_bug(const char *file, int line, const char *what)
@@ -49,7 +62,7 @@ struct Counted {
 
 struct PassKey {
     const void *model, *seqs, *token, *logits, *features, *hidden, *soft;
-    int32_t     n_rows, n_seqs, n_outputs, n_uncertain, n_taps, n_splits, last_slot, real_rows;
+    int32_t     n_rows, n_seqs, n_outputs, n_uncertain, n_taps, n_splits, last_slot, real_rows, is_line;
 };
 
 struct Pass {
@@ -156,6 +169,11 @@ void count_rows(Device *d, uint64_t *counts, int64_t n_rows)
     if (d->passes->recording) d->passes->recording->counted.push_back({ counts, n });
 }
 
+bool is_recording(const Device *d)
+{
+    return d->passes->recording != nullptr;
+}
+
 char *scratch(Device *d, size_t bytes)
 {
     if (bytes <= d->scratch_bytes) return d->scratch;
@@ -205,6 +223,7 @@ static PassKey key_of(const void *model, const Batch *b)
     k.n_uncertain = b->n_uncertain_rows;
     k.n_taps = b->n_taps;
     k.real_rows = (int32_t)real_rows(b);
+    k.is_line = is_line(b);
     for (int32_t r = 0; r < b->n_rows; r++)
         if (b->seq[r] >= 0 && b->index[r] / ATTN_SPLIT + 1 > k.n_splits) k.n_splits = b->index[r] / ATTN_SPLIT + 1;
     for (int32_t s = 0; s < b->n_seqs; s++)
@@ -212,8 +231,9 @@ static PassKey key_of(const void *model, const Batch *b)
     return k;
 }
 
-static void replay(Device *d, Pass *p)
+static void replay(Device *d, Pass *p, const Batch *batch)
 {
+    if (!p->key.is_line) cuda_plan_walk(batch);
     for (const Used &u : p->used) refresh_input(d, u.input, u.bytes);
     for (const Counted &c : p->counted) c.counts[c.n]++;
     CUDA_MUST(cudaGraphLaunch(p->exec, d->stream));
@@ -222,7 +242,7 @@ static void replay(Device *d, Pass *p)
 /* Rows of a sequence enter the counters one by one, so a graph may stand only for batches of equal sequences. */
 static bool can_record(const Device *d, const Batch *b)
 {
-    if (d->passes->is_off || b->soft_row || b->first_key || b->n_rows > 256 || !is_line(b)) return false;
+    if (d->passes->is_off || b->soft_row || b->first_key || b->n_rows > 256) return false;
     for (int32_t s = 1; s < b->n_seqs; s++)
         if (b->seqs[s].n_rows != b->seqs[0].n_rows || b->seqs[s].certain != b->seqs[0].certain) return false;
     return true;
@@ -237,7 +257,7 @@ static bool pass_begin(Device *d, const void *model, const Batch *batch)
     for (Pass &p : all->list) {
         if (memcmp(&p.key, &key, sizeof key) != 0) continue;
         if (p.exec) {
-            replay(d, &p);
+            replay(d, &p, batch);
             return true;
         }
         all->recording = &p;
@@ -261,9 +281,10 @@ static void pass_end(Device *d)
     release_held(d);
     Pass *p = d->passes->recording;
     if (!p) return;
-    cudaGraph_t graph;
+    cudaGraph_t graph = nullptr;
     d->passes->recording = nullptr;
     CUDA_MUST(cudaStreamEndCapture(d->stream, &graph));
+    if (!graph) return; /* the device is lost */
     CUDA_MUST(cudaGraphInstantiate(&p->exec, graph, 0));
     CUDA_MUST(cudaGraphDestroy(graph));
     for (const Used &u : p->used) refresh_input(d, u.input, u.bytes);
@@ -317,6 +338,7 @@ static void device_close(Device *d)
     delete d->passes;
     held_close(d);
     if (d->scratch) cudaFree(d->scratch);
+    if (d->choose_memory) cudaFree(d->choose_memory);
     if (d->staging) cudaFreeHost(d->staging);
     if (d->raw) cudaFree(d->raw);
     if (d->stream) cudaStreamDestroy(d->stream);
@@ -392,8 +414,20 @@ static void device_memory(const Device *d, size_t *available, size_t *total)
     CUDA_MUST(cudaMemGetInfo(available, total));
 }
 
+#ifdef TANDEM_FAULTS
+static __global__ void stop_device()
+{
+    __trap();
+}
+#endif
+
 static void device_sync(Device *d)
 {
+#ifdef TANDEM_FAULTS
+    enum { WORKS_FOR = 40 }; /* waits until TANDEM_FAULT=lost breaks the device */
+    static int n_syncs;
+    if (strcmp(d->fault, "lost") == 0 && ++n_syncs == WORKS_FOR) stop_device<<<1, 1, 0, d->stream>>>();
+#endif
     release_held(d);
     CUDA_MUST(cudaStreamSynchronize(d->stream));
 }
@@ -450,6 +484,12 @@ static void device_upload(Device *d, void *to, const void *from, size_t bytes)
     CUDA_MUST(cudaStreamSynchronize(d->stream));
 }
 
+static void device_download(Device *d, void *to, const void *from, size_t bytes)
+{
+    release_held(d);
+    CUDA_MUST(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, d->stream));
+}
+
 /* ---- bandwidth ---- */
 
 static __global__ void read_all(const uint4 *data, size_t n, uint32_t *sink)
@@ -472,7 +512,7 @@ static double device_read_bandwidth(Device *d)
 {
     size_t bytes = (size_t)2 << 30;
     char *data;
-    cudaEvent_t a, b;
+    cudaEvent_t a = nullptr, b = nullptr;
     double best = 0;
     if (cudaMalloc(&data, bytes)) {
         cudaGetLastError();
@@ -482,7 +522,7 @@ static double device_read_bandwidth(Device *d)
     CUDA_MUST(cudaEventCreate(&a));
     CUDA_MUST(cudaEventCreate(&b));
     for (int i = 0; i < 10; i++) {
-        float ms;
+        float ms = INFINITY;
         CUDA_MUST(cudaEventRecord(a, d->stream));
         launch(d, read_all, d->n_sm * 4, 256, 0, (const uint4 *)data, bytes / sizeof(uint4), (uint32_t *)data);
         CUDA_MUST(cudaEventRecord(b, d->stream));
@@ -505,6 +545,7 @@ static void fill_ops(Ops *ops)
     cuda_add_attention(ops);
     cuda_add_recurrent(ops);
     cuda_add_draft(ops);
+    cuda_add_choose(ops);
 }
 
 /* Weights come from several workers; the staging buffers are one. */
@@ -519,8 +560,8 @@ extern "C" __attribute__((visibility("default"))) const DeviceModule *tandem_dev
 {
     static const DeviceModule module = {
         DEVICE_ABI, "cuda",       device_open,   device_close,      device_text, device_memory, fill_ops,   device_sync,
-        device_alloc, device_free, device_upload, cuda_contract,     cuda_weight_bytes, put_rows, cuda_get_row, pass_begin,
-        pass_end,   device_read_bandwidth,
+        device_alloc, device_free, device_upload, device_download, cuda_contract, cuda_weight_bytes, put_rows, cuda_get_row,
+        pass_begin, pass_end, device_read_bandwidth, device_lost,
     };
     return &module;
 }

@@ -294,10 +294,20 @@ static void launch_delta(Device *d, const DeltaArgs &p, int32_t n_seqs)
     }
 }
 
-/* Steps of all uncertain rows, or NULL when they are lines. Kept until the next call: input() has copied it by then. */
+/* Steps of all uncertain rows. Kept until the next batch: input() has copied them by then. Always in one place, since recorded
+ * passes know it. */
+static Step walk_steps[COUNT_ROWS_MAX];
+
+void cuda_plan_walk(const Batch *batch)
+{
+    MUST(batch->n_uncertain_rows <= COUNT_ROWS_MAX);
+    for (int32_t s = 0; s < batch->n_seqs; s++)
+        if (!batch->seqs[s].certain && is_real(batch, &batch->seqs[s])) walk_tree(batch, &batch->seqs[s], &walk_steps[batch->seqs[s].first_row]);
+}
+
+/* NULL when all are lines. */
 static const Step *plan(const Batch *batch)
 {
-    static std::vector<Step> steps;
     bool is_line = true;
     for (int32_t s = 0; s < batch->n_seqs; s++) {
         const BatchSeq *seq = &batch->seqs[s];
@@ -306,10 +316,8 @@ static const Step *plan(const Batch *batch)
             is_line = is_line && batch->parent[r] == (r > seq->first_row ? r - 1 : -1);
     }
     if (is_line) return nullptr;
-    if (steps.size() < (size_t)batch->n_uncertain_rows) steps.resize((size_t)batch->n_uncertain_rows);
-    for (int32_t s = 0; s < batch->n_seqs; s++)
-        if (!batch->seqs[s].certain && is_real(batch, &batch->seqs[s])) walk_tree(batch, &batch->seqs[s], &steps[batch->seqs[s].first_row]);
-    return steps.data();
+    cuda_plan_walk(batch);
+    return walk_steps;
 }
 
 static void gated_delta(Stream *st, Tensor out, Tensor conv, Tensor a, Tensor b, const GatedDelta *g, StateView state, const Batch *batch,
