@@ -120,6 +120,17 @@ Status command_stack_options(const Options *o, StackOptions *out, Error *err)
     return OK;
 }
 
+Status command_ask_device(StackOptions *options, Error *err)
+{
+    Backend *backend = NULL;
+    if (options->backend.device == DEVICE_CPU) return OK;
+    Status s = backend_open(&backend, &options->backend, err);
+    if (s) return s;
+    stack_options_size(options, backend);
+    backend_close(backend);
+    return OK;
+}
+
 Status command_explain_plan(const StackOptions *options, Status s, Error *err)
 {
     char dir[4096];
@@ -127,7 +138,7 @@ Status command_explain_plan(const StackOptions *options, Status s, Error *err)
     Plan plan;
     if (s != ERR_PLAN || options->speculation.method == SPEC_NONE) return s;
     plain.speculation = (SpeculativeConfig){ .method = SPEC_NONE };
-    if (model_find(options->model, dir, sizeof dir, NULL) || stack_plan(&plain, dir, &plan, NULL)) return s;
+    if (command_ask_device(&plain, NULL) || model_find(options->model, dir, sizeof dir, NULL) || stack_plan(&plain, dir, &plan, NULL)) return s;
     Error old = *err;
     error_clear(err);
     return error_set_param(err, s, old.param, "%s; without drafts (--speculative-config '{\"method\": \"none\"}') it fits", old.text);

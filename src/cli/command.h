@@ -20,6 +20,9 @@ int command_exit_code(Status s);
 /* The flags that say how a model is opened, checked. */
 Status command_stack_options(const Options *o, StackOptions *out, Error *err);
 
+/* Opens the device that options ask for, to plan by what it can give, and closes it again. */
+Status command_ask_device(StackOptions *options, Error *err);
+
 /* To a plan that does not fit (s, err as stack_plan() and stack_open() leave them) adds that plain decoding would, if so:
  * who never asked for drafts should not have to guess what takes the memory. Returns s. */
 Status command_explain_plan(const StackOptions *options, Status s, Error *err);

@@ -1,4 +1,5 @@
-/* tandem plan: what the model with these flags would take, counted from headers; nothing is allocated. */
+/* tandem plan: what the model with these flags would take, counted from headers; nothing is allocated. A device is opened to ask
+ * what it can give, and closed again. */
 #include "cli/command.h"
 
 #include "engine/plan.h"
@@ -12,6 +13,7 @@ Status command_plan(const Options *o, Error *err)
     Plan plan;
     Status s = command_stack_options(o, &so, err);
     if (!s) s = model_find(o->model, dir, sizeof dir, err);
+    if (!s) s = command_ask_device(&so, err);
     if (!s) s = command_explain_plan(&so, stack_plan(&so, dir, &plan, err), err);
     if (s) return s;
     Buf text;

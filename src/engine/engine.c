@@ -181,7 +181,7 @@ static void retire(Engine *e, Sequence *seq)
     if (!seq->was_admitted && --r->n_unadmitted == 0) atomic_fetch_sub(&e->n_waiting, 1);
     if (--r->n_unended == 0) {
         e->n_done++;
-        e->n_failed += r->error.status == ERR_NUMERIC;
+        e->n_failed += r->error.status == ERR_NUMERIC || r->error.status == ERR_LOST;
     }
     touch(e, r);
 }
@@ -199,6 +199,24 @@ static void end_if_asked(Engine *e, Sequence *seq)
         seq->ended = FINISH_CANCELLED;
     }
     if (seq->ended != FINISH_NONE) retire(e, seq);
+}
+
+static void end_lost(Engine *e, Sequence *seq)
+{
+    error_set(&seq->request->error, ERR_LOST, "%s", e->step.lost);
+    seq->ended = FINISH_ERROR;
+    retire(e, seq);
+}
+
+/* Without its device an engine ends all that it has. */
+static void fail_all(Engine *e)
+{
+    Scheduler *s = &e->scheduler;
+    for (int32_t i = s->n_running; i-- > 0;) end_lost(e, s->running[i]);
+    for (Sequence *seq = s->oldest_waiting, *next; seq; seq = next) {
+        next = seq->younger;
+        end_lost(e, seq);
+    }
 }
 
 /* Ends what the front no longer wants. */
@@ -271,11 +289,19 @@ static void publish_stats(Engine *e)
                         .failed_drafts = e->step.drafts.n_failed,
                         .draft_ms = c->draft_ms,
                         .forward_ms = c->forward_ms,
-                        .choose_ms = c->choose_ms };
+                        .choose_ms = c->choose_ms,
+                        .is_lost = e->is_lost };
     copy_methods(&e->step.drafts, &now);
     pthread_mutex_lock(&e->stats_mutex);
     e->stats = now;
     pthread_mutex_unlock(&e->stats_mutex);
+}
+
+static void lose(Engine *e)
+{
+    if (!e->is_lost) log_error("engine", "%s", e->step.lost);
+    e->is_lost = true;
+    fail_all(e);
 }
 
 bool engine_step(Engine *e)
@@ -285,8 +311,11 @@ bool engine_step(Engine *e)
     if (scheduler_is_idle(&e->scheduler)) return false;
     sweep(e);
     atomic_fetch_sub(&e->n_waiting, scheduler_admit(&e->scheduler));
-    step_run(&e->step);
-    collect(e);
+    if (!e->is_lost) {
+        step_run(&e->step);
+        collect(e);
+    }
+    if (e->step.lost) lose(e);
     publish_stats(e);
     publish(e);
     return true;

@@ -29,6 +29,7 @@ struct Engine {
     Step            step;
     Request        *touched;           /* to be published at the end of this step */
     uint64_t        n_done, n_failed;
+    bool            is_lost;           /* the device is gone: requests only fail from here on */
 
     bool            keeps_drafter, has_thread;
     pthread_t       thread;

@@ -297,9 +297,9 @@ static Status refuse(const PlanInput *in, const Plan *p, const Needs *needs, Err
     size_t caches = p->token_cache_bytes + p->state_bytes;
     return error_set_param(
         err, ERR_PLAN, has_help ? help.flag : "",
-        "%s with a context of %d tokens needs %s of memory (weights %s, caches %s, the rest %s) and may use %s, "
+        "%s with a context of %d tokens needs %s of %smemory (weights %s, caches %s, the rest %s) and may use %s, "
         "%.0f %% of the %s available; %s",
-        in->dir, p->engine.max_model_len, size_text(p->total_bytes).text, size_text(p->weight_bytes).text,
+        in->dir, p->engine.max_model_len, size_text(p->total_bytes).text, in->host.is_device ? "the device's " : "", size_text(p->weight_bytes).text,
         size_text(caches).text, size_text(p->total_bytes - p->weight_bytes - caches).text,
         size_text(p->budget_bytes).text, p->memory_fraction * 100, size_text(p->available_bytes).text, advice);
 }

@@ -184,6 +184,13 @@ static Status make_plan(const StackOptions *o, const char *dir, SpeculationShape
     return plan_with_drafter(o, &in, shape, out, err);
 }
 
+void stack_options_size(StackOptions *o, const Backend *backend)
+{
+    uint64_t available = backend_available(backend);
+    o->on_device = available > 0;
+    if (!o->available_bytes) o->available_bytes = available;
+}
+
 Status stack_plan(const StackOptions *options, const char *dir, Plan *out, Error *err)
 {
     SpeculationShape shape;
@@ -269,8 +276,7 @@ static Status open_all(Stack *s, const StackOptions *o, StackProgress *progress,
     if (!status) status = backend_open(&s->backend, &o->backend, err);
     if (status) return status;
     StackOptions sized = *o;
-    sized.on_device = backend_available(s->backend) > 0;
-    if (!o->available_bytes) sized.available_bytes = backend_available(s->backend);
+    stack_options_size(&sized, s->backend);
     status = make_plan(&sized, s->model_dir, &shape, &plan, err);
     if (status) return status;
     log_plan(&plan);

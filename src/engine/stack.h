@@ -26,7 +26,7 @@ typedef struct StackOptions {
     int32_t       max_num_seqs, max_num_batched_tokens, block_size; /* 0 = defaults 8, 512, 16 */
     double        memory_fraction; /* of MemAvailable, or of the device's memory, that the plan may use; 0 = 0.9 */
     uint64_t      available_bytes; /* 0 = ask the machine, or the device when a stack is opened on one */
-    bool          on_device;       /* that is a device's memory: the plan counts nothing of the host's; set by stack_open */
+    bool          on_device;       /* that is a device's memory: the plan counts nothing of the host's; see stack_options_size() */
     int32_t       max_waiting;     /* 0 = 128 */
     SpeculativeConfig speculation; /* what to open as a drafter; all 0 = none */
     Drafter      *drafter;         /* tests: this one instead, handed over on success */
@@ -59,6 +59,8 @@ ModelOptions stack_model_options(const StackOptions *options);
 Status stack_open(Stack *s, const StackOptions *options, StackProgress *progress, Error *err);
 void   stack_close(Stack *s); /* copes with a zeroed one */
 
+/* Plans by the memory of the backend's device from now on, if it has one. */
+void stack_options_size(StackOptions *options, const Backend *backend);
 /* The memory plan of these options for the model in dir: headers are read, nothing is allocated. Errors of plan_make(). */
 Status stack_plan(const StackOptions *options, const char *dir, Plan *out, Error *err);
 
