@@ -300,7 +300,8 @@ static void bench(Rig *r)
                   { "the same, 20 logprobs", { .temperature = 0.7f, .top_k = 20, .top_p = 0.8f, .repetition_penalty = 1, .n_logprobs = 20 } } };
     static const int32_t rows[] = { 1, 16, 64 };
     enum { RUNS = 50 };
-    put_logits(r, MAX_ROWS);
+    for (int32_t i = 0; i < MAX_ROWS; i++) fill_row(r, r->logits + (size_t)i * (size_t)r->vocab, 0);
+    backend_upload(r->backend, r->device, r->logits, (size_t)MAX_ROWS * (size_t)r->vocab * sizeof(float));
     for (int k = 0; k <= COUNT(kinds); k++)
         for (int w = 0; w < COUNT(rows); w++) {
             bool is_rank = k == COUNT(kinds);

@@ -23,9 +23,9 @@
 #undef inline
 
 enum { THREADS = 256, SPLIT = 4096, PIECES = SPLIT / SUM_PIECE, MAX_WAVE = 64 };
-enum { DIGITS = 2048, PASSES = 5, LIMBS = 3, LIMB_BITS = 14, OWN_DIGITS = DIGITS / THREADS };
+enum { BLOCKS = 8, MAX_WIDE = 4, DIGITS = 2048, PASSES = 5, LIMBS = 3, LIMB_BITS = 14, OWN_DIGITS = DIGITS / THREADS };
 static_assert(MAX_SAMPLED_VOCAB / SPLIT <= THREADS, "a block adds up the splits of a row");
-static_assert(SPLIT << LIMB_BITS <= 1 << 26, "limbs do not overflow");
+static_assert((int64_t)MAX_WIDE * SPLIT << LIMB_BITS <= 1 << 28, "limbs do not overflow");
 static_assert(PIECES * LANES == THREADS, "a thread is a lane of a piece");
 
 /* ---- words: a place in the ranking ---- */
@@ -58,7 +58,7 @@ enum { TOP_K, TOP_P, LIST, KINDS };
 
 /* Where a cut stands: its leading digits, what still has to lie above it inside them. is_done: `prefix` is the whole word. */
 struct Cut {
-    uint64_t prefix, need;
+    uint64_t prefix, need, inside; /* inside: mass of all with these digits */
     int32_t  is_done;
 };
 
@@ -96,6 +96,20 @@ static __device__ __forceinline__ Span span_of(const ChooseArgs &a, int32_t n)
 static __device__ __forceinline__ float *row_of(const ChooseArgs &a, const ChooseRow &r)
 {
     return a.logits + r.row * a.stride;
+}
+
+/* Calls see(id, score) for a thread's ids of a span; the loads of AHEAD go out together. */
+enum { AHEAD = 8 };
+template <typename See> static __device__ __forceinline__ void for_scores(const float *x, Span span, See see)
+{
+    for (int32_t first = span.first + threadIdx.x; first < span.end; first += AHEAD * THREADS) {
+        float v[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) v[i] = first + i * THREADS < span.end ? x[first + i * THREADS] : -F_INF;
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            if (first + i * THREADS < span.end) see(first + i * THREADS, v[i]);
+    }
 }
 
 /* Largest of the threads' words, known to all. */
@@ -176,12 +190,10 @@ static __global__ void __launch_bounds__(THREADS) look(const __grid_constant__ C
     Span span = span_of(a, a.vocab);
     float *x = row_of(a, r);
     uint64_t best = r.n_edits + r.n_own > 0 && edit_span(a, r, x, span) ? BROKEN : 0;
-#pragma unroll 4
-    for (int32_t id = span.first + threadIdx.x; id < span.end; id += THREADS) {
-        float v = x[id];
+    for_scores(x, span, [&](int32_t id, float v) {
         uint64_t word = !(v < F_INF) ? BROKEN : id < r.n_valid && v > -F_INF ? word_of(v, id) : 0;
         best = word > best ? word : best;
-    }
+    });
     best = block_max(best);
     if (threadIdx.x == 0) a.looked[(int64_t)blockIdx.y * a.n_splits + blockIdx.x] = best;
 }
@@ -258,13 +270,13 @@ static __device__ Cut next_cut(const ChooseRow &r, int kind, int pass, Cut from,
     uint64_t all = sum[THREADS - 1];
     above -= total;
     if (pass == 0) from.need = kind == TOP_P ? mass_needed(r.top_p, all) : (uint64_t)wanted_ids(r, kind);
-    if (pass == 0 && all <= from.need && threadIdx.x == 0) found = { 0, 0, 1 }; /* all stay */
+    if (pass == 0 && all <= from.need && threadIdx.x == 0) found = { 0, 0, 0, 1 }; /* all stay */
     if (pass == 0 && all <= from.need) above = from.need;
     for (int i = 0; i < OWN_DIGITS && above < from.need; i++) { /* one thread finds need in (above, above + own] */
         if (above + own[i] >= from.need) {
             uint64_t prefix = from.prefix << (pass < 2 ? 11 : 10) | (uint64_t)(highest - i), need = from.need - above;
             bool is_whole = need == own[i];
-            found = { is_whole ? prefix << shift_of(pass) : prefix, need, is_whole || pass == PASSES - 1 };
+            found = { is_whole ? prefix << shift_of(pass) : prefix, need, own[i], is_whole || pass == PASSES - 1 };
             break;
         }
         above += own[i];
@@ -279,9 +291,9 @@ static __device__ Cut next_cut(const ChooseRow &r, int kind, int pass, Cut from,
 static __device__ Cut cut_after(const ChooseArgs &a, const ChooseRow &r, int kind, int pass)
 {
     Cut *cuts = a.select[kind].cut + (int64_t)blockIdx.y * (PASSES + 1);
-    if (pass == 0) return { 0, 0, 0 };
+    if (pass == 0) return { 0, 0, 0, 0 };
     Cut from = cuts[pass - 1];
-    if (pass == 1) from = { 0, 0, 0 };
+    if (pass == 1) from = { 0, 0, 0, 0 };
     if (!from.is_done)
         from = next_cut(r, kind, pass - 1, from, a.select[kind].mass + ((int64_t)blockIdx.y * PASSES + pass - 1) * DIGITS);
     if (blockIdx.x == 0 && threadIdx.x == 0) cuts[pass] = from;
@@ -294,43 +306,77 @@ static __device__ uint64_t whole_cut(const ChooseArgs &a, const ChooseRow &r, in
     return is_wanted(r, kind) ? cut_after(a, r, kind, PASSES).prefix : 0;
 }
 
-static __global__ void __launch_bounds__(THREADS) narrow(const __grid_constant__ ChooseArgs a, int kind, int pass)
+/* Adds the masses of a block's ids to the digits of `pass`. Many ids: a histogram of the block's own comes first. Few, because
+ * a digit or a filter has left few: straight to the row's. */
+struct Narrowing {
+    const float *x;
+    uint64_t     lowest, prefix; /* ids below are out already; digits known so far */
+    int          kind, pass;
+    float        largest;
+    uint64_t    *mass; /* [DIGITS] of the row */
+};
+
+template <typename Add> static __device__ void for_masses(const ChooseRow &r, const Narrowing &n, Span span, Add add)
+{
+    int shift = shift_of(n.pass);
+    uint32_t digit_mask = n.pass < 2 ? 2047 : 1023;
+    for_scores(n.x, span, [&](int32_t id, float v) {
+        uint64_t word = word_of(v, id);
+        if (!(v > -F_INF) || word < n.lowest) return;
+        if (n.pass > 0 && word >> shift_of(n.pass - 1) != n.prefix) return;
+        add((uint32_t)(word >> shift) & digit_mask, n.kind == TOP_P ? mass_of(weight_of(r, v, n.largest)) : 1);
+    });
+}
+
+static __device__ __forceinline__ void add_mass(uint64_t *to, uint64_t mass)
+{
+    if (mass) atomicAdd((unsigned long long *)to, (unsigned long long)mass);
+}
+
+static __device__ void narrow_many(const ChooseRow &r, const Narrowing &n, Span span)
 {
     __shared__ uint32_t limb[LIMBS][DIGITS];
-    begin_kernel();
-    ChooseRow r = a.rows[blockIdx.y];
-    Best best;
-    if (!is_wanted(r, kind) || !find_best(a, r, &best)) return;
-    if (kind != LIST && !is_drawn(r, best)) return;
-    Cut cut = cut_after(a, r, kind, pass);
-    if (cut.is_done) return;
-    uint64_t lowest = kind == TOP_P ? whole_cut(a, r, TOP_K) : 0;
-    int n_limbs = kind == TOP_P ? LIMBS : 1;
+    int n_limbs = n.kind == TOP_P ? LIMBS : 1;
     for (int i = threadIdx.x; i < n_limbs * DIGITS; i += THREADS) limb[i / DIGITS][i % DIGITS] = 0;
     __syncthreads();
-
-    Span span = span_of(a, r.n_valid);
-    const float *x = row_of(a, r);
-    int shift = shift_of(pass);
-    uint32_t digit_mask = pass < 2 ? 2047 : 1023;
-    for (int32_t id = span.first + threadIdx.x; id < span.end; id += THREADS) {
-        uint64_t word = word_of(x[id], id);
-        if (!(x[id] > -F_INF) || word < lowest) continue;
-        if (pass > 0 && word >> shift_of(pass - 1) != cut.prefix) continue;
-        uint64_t mass = kind == TOP_P ? mass_of(weight_of(r, x[id], best.score)) : 1;
-        uint32_t digit = (uint32_t)(word >> shift) & digit_mask;
+    for_masses(r, n, span, [&](uint32_t digit, uint64_t mass) {
         for (int l = 0; l < n_limbs; l++) {
-            uint32_t part = l == LIMBS - 1 ? (uint32_t)(mass >> l * LIMB_BITS) : (uint32_t)(mass >> l * LIMB_BITS) & ((1 << LIMB_BITS) - 1);
-            if (part) atomicAdd(&limb[l][digit], part);
+            uint64_t part = mass >> l * LIMB_BITS;
+            if (l < LIMBS - 1) part &= (1 << LIMB_BITS) - 1;
+            if (part) atomicAdd(&limb[l][digit], (uint32_t)part);
         }
-    }
+    });
     __syncthreads();
-    uint64_t *to = a.select[kind].mass + ((int64_t)blockIdx.y * PASSES + pass) * DIGITS;
     for (int i = threadIdx.x; i < DIGITS; i += THREADS) {
         uint64_t sum = 0;
         for (int l = 0; l < n_limbs; l++) sum += (uint64_t)limb[l][i] << l * LIMB_BITS;
-        if (sum) atomicAdd((unsigned long long *)&to[i], (unsigned long long)sum);
+        add_mass(&n.mass[i], sum);
     }
+}
+
+/* `wide`: splits a block takes, so that many rows do not read each row's histogram too often. */
+static __global__ void __launch_bounds__(THREADS) narrow(const __grid_constant__ ChooseArgs a, int kind, int pass, int wide)
+{
+    begin_kernel();
+    ChooseRow r = a.rows[blockIdx.y];
+    Best best;
+    if (!is_wanted(r, kind)) return;
+    Cut *cuts = a.select[kind].cut + (int64_t)blockIdx.y * (PASSES + 1);
+    Cut before = pass > 1 ? cuts[pass - 1] : Cut{ 0, 0, 0, 0 };
+    if (before.is_done) {
+        if (blockIdx.x == 0 && threadIdx.x == 0) cuts[pass] = before;
+        return;
+    }
+    if (!find_best(a, r, &best) || (kind != LIST && !is_drawn(r, best))) return;
+    Cut cut = cut_after(a, r, kind, pass);
+    if (cut.is_done) return;
+    Narrowing n = { row_of(a, r), kind == TOP_P ? whole_cut(a, r, TOP_K) : 0, cut.prefix, kind, pass, best.score,
+                    a.select[kind].mass + ((int64_t)blockIdx.y * PASSES + pass) * DIGITS };
+    int32_t first = blockIdx.x * wide * SPLIT;
+    Span span = { first, min(first + wide * SPLIT, r.n_valid) };
+    bool is_many = kind == TOP_P ? n.lowest == 0 : pass == 0 || cut.inside > SPLIT;
+    if (is_many) narrow_many(r, n, span);
+    else for_masses(r, n, span, [&](uint32_t digit, uint64_t mass) { add_mass(&n.mass[digit], mass); });
 }
 
 /* ---- gather ---- */
@@ -341,8 +387,11 @@ static __device__ void sum_span(const ChooseArgs &a, const ChooseRow &r, const f
     __shared__ float lane[PIECES][LANES];
     int32_t piece = threadIdx.x / LANES, k = threadIdx.x % LANES, first = blockIdx.x * SPLIT + piece * SUM_PIECE;
     int32_t end = min(first + SUM_PIECE, r.n_valid);
-    float sum = 0;
-    for (int32_t id = first + k; id < end; id += LANES) sum += f_exp(x[id] - max);
+    float sum = 0, v[SUM_PIECE / LANES];
+#pragma unroll
+    for (int i = 0; i < SUM_PIECE / LANES; i++) v[i] = first + k + i * LANES < end ? x[first + k + i * LANES] : -F_INF;
+#pragma unroll
+    for (int i = 0; i < SUM_PIECE / LANES; i++) sum += f_exp(v[i] - max); /* what is not there adds +0 */
     lane[piece][k] = sum;
     for (int w = LANES / 2; w > 0; w /= 2) {
         __syncthreads();
@@ -359,11 +408,20 @@ static __device__ uint64_t draw_span(const ChooseArgs &a, const ChooseRow &r, co
     Span span = span_of(a, r.n_valid);
     float most = best.score / r.temperature + noise_of(r, best.id);
     uint64_t won = word_of(most, best.id);
-    for (int32_t first = span.first + 4 * threadIdx.x; first < span.end; first += 4 * THREADS) {
+    float scores[SPLIT / THREADS]; /* all loads go out together */
+#pragma unroll
+    for (int i = 0; i < SPLIT / THREADS; i++) {
+        int32_t id = span.first + 4 * (int32_t)(threadIdx.x + i / 4 * THREADS) + i % 4;
+        scores[i] = id < span.end ? x[id] : -F_INF;
+    }
+#pragma unroll
+    for (int quad = 0; quad < SPLIT / THREADS / 4; quad++) {
+        int32_t first = span.first + 4 * (int32_t)(threadIdx.x + quad * THREADS);
         float tempered[4];
         bool can_win = false;
+#pragma unroll
         for (int32_t i = 0; i < 4; i++) {
-            float v = first + i < span.end ? x[first + i] : -F_INF;
+            float v = scores[4 * quad + i];
             bool stays = v > -F_INF && word_of(v, first + i) >= lowest;
             if (stays && r.min_p > 0) stays = weight_of(r, v, best.score) >= r.min_p;
             tempered[i] = stays ? v / r.temperature : -F_INF;
@@ -386,13 +444,12 @@ static __device__ uint64_t draw_span(const ChooseArgs &a, const ChooseRow &r, co
 
 static __device__ void list_span(const ChooseArgs &a, const ChooseRow &r, const float *x, uint64_t lowest)
 {
-    Span span = span_of(a, r.n_valid);
-    for (int32_t id = span.first + threadIdx.x; id < span.end; id += THREADS) {
-        uint64_t word = word_of(x[id], id);
-        if (!(x[id] > -F_INF) || word < lowest) continue;
+    for_scores(x, span_of(a, r.n_valid), [&](int32_t id, float v) {
+        uint64_t word = word_of(v, id);
+        if (!(v > -F_INF) || word < lowest) return;
         int32_t at = atomicAdd(&a.n_listed[blockIdx.y], 1); /* a cut leaves no more than were wanted */
         a.list[(int64_t)blockIdx.y * a.list_size + at] = word;
-    }
+    });
 }
 
 static __global__ void __launch_bounds__(THREADS) gather(const __grid_constant__ ChooseArgs a)
@@ -555,7 +612,9 @@ static void run_wave(Device *d, ChooseArgs a, const Wishes &w, int32_t n_rows)
     lay_out(&a, w, n_rows, memory, &zeroed);
     if (w.kind[TOP_K] || w.kind[TOP_P] || w.kind[LIST]) CUDA_MUST(cudaMemsetAsync(memory, 0, zeroed, d->stream));
 
-    dim3 grid(a.n_splits, n_rows);
+    int wide = a.n_splits * n_rows / (BLOCKS * d->n_sm) + 1;
+    wide = wide < MAX_WIDE ? wide : MAX_WIDE;
+    dim3 grid(a.n_splits, n_rows), narrow_grid((a.n_splits + wide - 1) / wide, n_rows);
     a.best = a.looked;
     launch(d, look, grid, THREADS, 0, a);
     if (a.ranked && w.couples) {
@@ -563,7 +622,7 @@ static void run_wave(Device *d, ChooseArgs a, const Wishes &w, int32_t n_rows)
         a.best = a.coupled;
     }
     for (int kind = 0; kind < KINDS; kind++)
-        for (int pass = 0; w.kind[kind] && pass < PASSES; pass++) launch(d, narrow, grid, THREADS, 0, a, kind, pass);
+        for (int pass = 0; w.kind[kind] && pass < PASSES; pass++) launch(d, narrow, narrow_grid, THREADS, 0, a, kind, pass, wide);
     if (w.draws || w.sums) launch(d, gather, grid, THREADS, 0, a);
     launch(d, a.ranked ? finish_ranks : finish_choice, dim3(1, n_rows), THREADS, 0, a);
 }
