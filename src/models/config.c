@@ -156,6 +156,21 @@ static const FamilyRow *read_family(ConfigReader *r, ModelConfig *c)
 
 /* --- what we would leave out silently --------------------------------------------------------------------------- */
 
+/* What a method and its further words mean, "" = whatever they are. */
+static QuantFormat declared_format(const char *method, const char *words)
+{
+    static const struct {
+        const char *method, *words;
+        QuantFormat format;
+    } rows[] = { { "fp8", "", QUANT_FP8 }, { "awq", "", QUANT_AWQ }, { "gptq", "", QUANT_GPTQ }, { "mxfp4", "", QUANT_MXFP4 },
+                 { "modelopt", "NVFP4", QUANT_NVFP4 }, { "modelopt_fp4", "", QUANT_NVFP4 }, { "modelopt", "FP8", QUANT_FP8 },
+                 { "compressed-tensors", "nvfp4-pack-quantized", QUANT_NVFP4 }, { "compressed-tensors", "mxfp4-pack-quantized", QUANT_MXFP4 },
+                 { "compressed-tensors", "pack-quantized", QUANT_INT4 }, { "compressed-tensors", "float-quantized", QUANT_FP8 } };
+    for (int i = 0; i < COUNT(rows); i++)
+        if (strcmp(rows[i].method, method) == 0 && strncmp(words, rows[i].words, strlen(rows[i].words)) == 0) return rows[i].format;
+    return QUANT_NONE;
+}
+
 /* Which format each tensor has is decided by the tensors (tensor/checkpoint.h); a method that nobody knows is refused. */
 static void read_quantized(ConfigReader *r, ModelConfig *c)
 {
@@ -169,6 +184,7 @@ static void read_quantized(ConfigReader *r, ModelConfig *c)
         while (m < COUNT(methods) && strcmp(methods[m], method) != 0) m++;
         if (m == COUNT(methods))
             config_fail(r, ERR_UNSUPPORTED, "the weights are quantized (%s: quant_method %.40s), which is not supported", keys[i], method);
+        c->declared = declared_format(method, config_string(r, q, strcmp(method, "modelopt") == 0 ? "quant_algo" : "format", ""));
         c->is_gptq_v2 |= strcmp(config_string(r, q, "checkpoint_format", ""), "gptq_v2") == 0;
     }
 }

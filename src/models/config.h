@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "tensor/dtype.h"
+#include "tensor/quant.h"
 
 enum { CONFIG_MAX_LAYERS = 256, CONFIG_MAX_STOP_IDS = 16 };
 
@@ -36,6 +37,8 @@ typedef struct ModelConfig {
     int32_t     gdn_key_heads, gdn_value_heads, gdn_key_dim, gdn_value_dim, gdn_conv_kernel; /* 0 without GDN layers */
     int32_t     mtp_layers;         /* mtp_num_hidden_layers; recognised, used by the MTP drafter */
     DType       dtype;              /* of the file: BF16, F16 or F32 */
+    QuantFormat declared;           /* how quantization_config stores the layers; QUANT_NONE: it does not, or in several ways.
+                                     * Tensors decide; this is for dummy ones */
     bool        is_gptq_v2;         /* zero points of GPTQ weights are stored as they are */
     char        weight_prefix[32];  /* "model." or "model.language_model." (found from tensor names by weights) */
 

@@ -291,8 +291,8 @@ static void take_globals(WeightList *list, const Checkpoint *file)
 {
     for (int i = 0; i < list->n; i++) {
         WeightItem *item = &list->items[i];
-        if (item->matrix && item->contract.format != QUANT_NONE && !item->quantize && file)
-            item->matrix->global = checkpoint_find(file, item->name)->stored.global;
+        if (item->matrix && contract_is_stored(&item->contract) && !item->quantize)
+            item->matrix->global = file ? checkpoint_find(file, item->name)->stored.global : load_dummy_global(item);
     }
 }
 

@@ -6,6 +6,7 @@
 
 typedef enum LoadSource {
     LOAD_MADE_UP, /* dummy numbers, bf16 */
+    LOAD_MADE_UP_STORED, /* dummy codes and scales: load_dummy.c */
     LOAD_ROWS,    /* plain numbers as they are stored */
     LOAD_STORED,  /* bands of codes and scales that kernels compute with as they are */
     LOAD_DECODED, /* float32 by checkpoint_decode_rows() */
@@ -45,6 +46,13 @@ typedef struct LoadStaged {
 } LoadStaged;
 Status load_task_read(const LoadContext *c, const LoadTask *t, void *staging, LoadStaged *out, Error *err);
 Status load_task_put(const LoadContext *c, LoadTask *t, const LoadStaged *staged, Error *err);
+
+/* Dummy numbers, bf16 or bands of codes and scales. */
+void    load_dummy_rows(const LoadContext *c, const LoadTask *t, uint16_t *out);
+int64_t load_dummy_band(const LoadTask *t, size_t bytes); /* rows or inputs of a task of about so many bytes */
+size_t  load_dummy_room(const LoadTask *t);
+void    load_dummy_stored(const LoadContext *c, const LoadTask *t, void *staging, CheckpointBand *out);
+float   load_dummy_global(const WeightItem *item);
 
 /* The same three for a task that rounds. */
 int64_t load_quantize_rows(const LoadTask *t);

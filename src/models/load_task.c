@@ -29,7 +29,7 @@ static DType plain_dtype(QuantFormat f)
 
 static LoadSource source_of(const WeightItem *item, const CheckpointTensor *t)
 {
-    if (!t) return LOAD_MADE_UP;
+    if (!t) return item->matrix && contract_is_stored(&item->contract) && !item->quantize ? LOAD_MADE_UP_STORED : LOAD_MADE_UP;
     if (item->matrix && item->contract.format != QUANT_NONE && !item->quantize) return LOAD_STORED;
     return quant_is_plain(t->stored.format) && !t->columns.a && (item->matrix || !t->rows.a) ? LOAD_ROWS : LOAD_DECODED;
 }
@@ -42,6 +42,7 @@ LoadTask load_task_of(const WeightItem *item, const Checkpoint *file)
     t.n = item->matrix ? item->shape[0] : 1;
     t.row_bytes = (size_t)(weight_item_count(item) / t.n) * dtype_bytes(t.dtype);
     if (t.source == LOAD_STORED) t.n = checkpoint_bands_of(t.tensor);
+    if (t.source == LOAD_MADE_UP_STORED && !quant_geometry(item->contract.format)->in_rows) t.n = item->shape[1];
     t.plain = t.source;
     if (item->quantize) t.source = LOAD_QUANTIZED;
     return t;
@@ -58,6 +59,7 @@ static int64_t whole(int64_t n, int64_t of)
 int64_t load_task_rows(const LoadTask *t)
 {
     if (t->source == LOAD_QUANTIZED) return load_quantize_rows(t);
+    if (t->source == LOAD_MADE_UP_STORED) return load_dummy_band(t, LOAD_CHUNK_BYTES);
     const CheckpointOrder *turned = t->tensor && t->tensor->rows.a ? &t->tensor->rows : NULL;
     const size_t chunk = LOAD_CHUNK_BYTES / (turned ? 4 : 1);
     const int64_t heads = turned ? turned->a * turned->b * turned->unit : 1;
@@ -75,6 +77,7 @@ static int64_t stored_rows(const LoadTask *t)
 
 size_t load_task_bytes(const LoadTask *t)
 {
+    if (t->source == LOAD_MADE_UP_STORED) return load_dummy_room(t);
     return t->source == LOAD_STORED ? checkpoint_band_bytes(t->tensor, t->n) : (size_t)t->n * t->row_bytes;
 }
 
@@ -82,42 +85,9 @@ size_t load_task_room(const LoadTask *t)
 {
     if (t->source == LOAD_QUANTIZED) return load_quantize_room(t);
     if (t->source == LOAD_STORED) return checkpoint_band_room(t->tensor, t->n);
+    if (t->source == LOAD_MADE_UP_STORED) return load_dummy_room(t);
     if (t->source == LOAD_ROWS) return checkpoint_stage_rows_room(t->tensor, stored_rows(t));
     return (size_t)t->n * t->row_bytes;
-}
-
-/* ---- dummy numbers ---- */
-
-/* splitmix64 (Steele, Lea, Flood, OOPSLA 2014): the i-th number of a stream without computing the others. */
-static inline uint64_t mix64(uint64_t x)
-{
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
-
-/* n bf16 numbers of random sign and magnitude in [2^k, 2^(k+2)): four a random word, no arithmetic in floats. */
-static void dummy_numbers(uint16_t *out, int64_t n, int k, uint64_t stream)
-{
-    uint64_t exponent = (uint64_t)(127 + k) / 2 * 2 << 7;
-    exponent *= 0x0001000100010001u;
-    for (int64_t i = 0; i < n; i += 4) {
-        uint64_t word = (mix64(stream + (uint64_t)i) & 0x80ff80ff80ff80ffu) | exponent;
-        memcpy(out + i, &word, n - i < 4 ? (size_t)(n - i) * 2 : 8);
-    }
-}
-
-/* A matrix gets numbers of about 1/sqrt(n_in), so that activations and logits stay near 1 at any depth. */
-static void dummy_task(const LoadContext *c, const LoadTask *t, uint16_t *out)
-{
-    int64_t n_row = (int64_t)t->row_bytes / 2;
-    int k = t->item->matrix ? -1 - ilogb((double)n_row) / 2 : -5;
-    uint64_t name = XXH3_64bits_withSeed(t->item->name, strlen(t->item->name), c->options->dummy_seed);
-    for (int64_t r = 0; r < t->n; r++)
-        dummy_numbers(out + r * n_row, n_row, k, mix64(name ^ (uint64_t)(t->first + r)));
-    if (t->item->vector && t->item->use == VECTOR_NORM)
-        for (int64_t i = 0; i < n_row; i++) out[i] = f32_to_bf16(1.0f + bf16_to_f32(out[i]));
 }
 
 /* ---- reading ---- */
@@ -132,7 +102,8 @@ Status load_task_read(const LoadContext *c, const LoadTask *t, void *staging, Lo
     case LOAD_ROWS: s = checkpoint_stage_rows(c->file, t->tensor, t->first, stored_rows(t), staging, &at, err); break;
     case LOAD_DECODED: s = checkpoint_decode_rows(c->file, t->tensor, t->first, stored_rows(t), staging, err); break;
     case LOAD_QUANTIZED: break; /* it reads piece by piece */
-    default: dummy_task(c, t, staging);
+    case LOAD_MADE_UP_STORED: load_dummy_stored(c, t, staging, &out->stored); return OK;
+    default: load_dummy_rows(c, t, staging);
     }
     out->rows = at;
     return s;
@@ -212,7 +183,7 @@ Status load_put_stored(LoadTask *t, const CheckpointBand *band, Error *err)
 Status load_task_put(const LoadContext *c, LoadTask *t, const LoadStaged *staged, Error *err)
 {
     if (t->source == LOAD_QUANTIZED) return load_quantize_put(c, t, staged->staging, err);
-    if (t->source == LOAD_STORED) return load_put_stored(t, &staged->stored, err);
+    if (t->source == LOAD_STORED || t->source == LOAD_MADE_UP_STORED) return load_put_stored(t, &staged->stored, err);
     if (t->item->matrix) {
         load_put_matrix(t, staged->rows);
         return OK;

@@ -157,6 +157,7 @@ static Status list_weights(Decoder *d, const Checkpoint *file, QuantFormat quant
     }
     weights_begin(&d->weights, d->model.info.act == DT_F32 ? MATH_F32 : MATH_BF16, d->model.backend);
     d->weights.quantize = quantize;
+    d->weights.declared = d->config.declared;
     d->kind->declare(d);
     return weights_check(&d->weights, &d->config, file, err);
 }

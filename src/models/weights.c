@@ -164,9 +164,10 @@ static bool is_layer_linear(const WeightItem *item)
 
 QuantMatrix weights_quantized(QuantFormat format, int64_t n_out, int64_t n_in)
 {
-    const bool is_fp8 = format == QUANT_FP8;
-    return (QuantMatrix){ .format = format, .n_out = n_out, .n_in = n_in, .scale_type = is_fp8 ? DT_F32 : DT_F8_E4M3,
-                          .group_out = 1, .group_in = is_fp8 ? n_in : 16, .global = 1 };
+    QuantMatrix m = { .format = format, .n_out = n_out, .n_in = n_in, .group_out = 1, .global = 1, .zero_offset = format == QUANT_GPTQ };
+    m.scale_type = format == QUANT_FP8 ? DT_F32 : format == QUANT_NVFP4 ? DT_F8_E4M3 : format == QUANT_MXFP4 ? DT_U8 : DT_BF16;
+    m.group_in = format == QUANT_FP8 ? n_in : format == QUANT_NVFP4 ? 16 : format == QUANT_MXFP4 ? 32 : 128;
+    return m;
 }
 
 /* t: what the checkpoint has of it; NULL: dummy weights. */
@@ -181,6 +182,14 @@ static Status quantize_item(const WeightList *list, WeightItem *item, const Chec
     item->quantize = list->quantize;
     if (list->mode == MATH_BF16) item->contract = weight_blocks_contract(&m, item->is_row_parallel);
     return OK;
+}
+
+/* Dummy weights of a quantised model, where kernels know its format. */
+static void declare_item(const WeightList *list, WeightItem *item)
+{
+    if (!list->declared || list->quantize || list->decodes || list->mode != MATH_BF16 || !is_layer_linear(item)) return;
+    const QuantMatrix m = weights_quantized(list->declared, item->shape[0], item->shape[1]);
+    if (weight_takes_blocks(&m)) item->contract = weight_blocks_contract(&m, item->is_row_parallel);
 }
 
 static Status check_item(const WeightList *list, WeightItem *item, const Checkpoint *file, Error *err)
@@ -233,6 +242,7 @@ Status weights_check_part(WeightList *list, const char *prefix, const ModelConfi
         WeightItem *item = &list->items[i];
         Status s = file ? check_item(list, item, file, err) : quantize_item(list, item, NULL, err);
         if (s) return s;
+        if (!file) declare_item(list, item);
     }
     if (!file) return OK;
     return check_nothing_else(list, prefix, config, file, err);

@@ -37,6 +37,7 @@ typedef struct WeightItem {
 typedef struct WeightList {
     MathMode     mode;
     QuantFormat  quantize; /* --quantization: set between weights_begin and weights_check */
+    QuantFormat  declared; /* what dummy weights of the layers are stored in; likewise */
     char         scope[WEIGHT_NAME_BYTES];
     WeightItem  *items;
     int          n, capacity;
@@ -68,7 +69,8 @@ void weights_array(WeightList *list, float **out, int64_t a, int64_t b, int64_t 
 
 /* ---- using ---- */
 
-/* The layout that --quantization gives a matrix: FP8 with a scale for each output, NVFP4 as ModelOpt writes it. */
+/* The layout that --quantization and dummy weights give a matrix: FP8 with a scale for each output, NVFP4 as ModelOpt writes it,
+ * integers of four bits in groups of 128. */
 QuantMatrix weights_quantized(QuantFormat format, int64_t n_out, int64_t n_in);
 
 /* Memory that loading will take. */

@@ -190,6 +190,47 @@ static void test_large_matrix(void **state)
     unlink(path);
 }
 
+/* ---- dummy weights ---- */
+
+static void load_declared(WeightList *list, Weight *w, QuantFormat declared, int n_out, int n_in)
+{
+    Error err = { 0 };
+    ModelOptions options = { .dummy_seed = 3 };
+    weights_begin(list, MATH_BF16, NULL);
+    list->declared = declared;
+    weights_scope(list, "model.layers.7.");
+    weights_row_parallel(list, w, n_out, n_in, "mlp.down_proj.weight");
+    assert_ok(weights_check(list, NULL, NULL, &err), &err);
+    assert_ok(weights_load(list, NULL, backend, &options, &err), &err);
+}
+
+/* In every format that config.json can declare: the same numbers each time, about 1 / sqrt(n_in) of size, of both signs. */
+static void test_dummy_formats(void **state)
+{
+    static const QuantFormat formats[] = { QUANT_NONE, QUANT_FP8, QUANT_NVFP4, QUANT_MXFP4, QUANT_AWQ, QUANT_GPTQ, QUANT_INT4 };
+    enum { ROWS = 2056, COLS = 4096 }; /* several tasks, the last panel not full */
+    for (int i = 0; i < COUNT(formats); i++) {
+        WeightList list, again;
+        Weight w = { 0 }, same = { 0 };
+        load_declared(&list, &w, formats[i], ROWS, COLS);
+        load_declared(&again, &same, formats[i], ROWS, COLS);
+        assert_int_equal(w.contract.format, formats[i]);
+        assert_int_equal(list.hash, again.hash);
+        double squares = 0, sum = 0;
+        for (int r = 0; r < ROWS; r += 5) {
+            float row[COLS], other[COLS];
+            weight_get_row(&w, r, row);
+            weight_get_row(&same, r, other);
+            assert_memory_equal(row, other, sizeof row);
+            for (int k = 0; k < COLS; k++) squares += (double)row[k] * (double)row[k], sum += (double)row[k];
+        }
+        const double n = (ROWS + 4) / 5 * (double)COLS, size = sqrt(squares / n) * sqrt(COLS), mean = sum / n * sqrt(COLS);
+        if (size < 0.3 || size > 2 || fabs(mean) > 0.2) fail_msg("%s: size %g, mean %g", quant_geometry(formats[i])->name, size, mean);
+        weights_free(&list);
+        weights_free(&again);
+    }
+}
+
 /* ---- what must not be there ---- */
 
 typedef struct Fault {
@@ -594,7 +635,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shards),         cmocka_unit_test(test_stored_types),
         cmocka_unit_test(test_names_of_vl_models), cmocka_unit_test(test_left_over_tensors),
-        cmocka_unit_test(test_large_matrix),   cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_large_matrix),   cmocka_unit_test(test_dummy_formats),
+        cmocka_unit_test(test_faults),
         cmocka_unit_test(test_truncated),      cmocka_unit_test(test_no_model),
         cmocka_unit_test(test_no_memory),      cmocka_unit_test(test_needs),
         cmocka_unit_test(test_groups),         cmocka_unit_test(test_no_allocation_in_a_pass),
