@@ -19,16 +19,17 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <xxhash.h>
 
-enum { VECTOR_ALIGN = 16, LANES_PER_WORKER = 4, MAX_LANES = 32, WAIT_FACTOR = 2, PAGE = DATA_FILE_PAGE };
+enum { VECTOR_ALIGN = 16, LANES_PER_WORKER = 4, MAX_LANES = 32, WAIT_FACTOR = 2, HUGE_PAGE = 2 << 20 };
 static const size_t STAGING_BYTES = (size_t)32 << 20, MAX_STAGING_BYTES = (size_t)256 << 20; /* of all lanes, by default and at most */
 
 typedef struct Loader Loader;
 
 typedef struct LoadLane {
     Loader   *loader;
-    void     *block, *staging; /* what was allocated, and the first page in it */
+    void     *staging;         /* whole pages */
     int       stride, newest;  /* of a worker's lane: from one to the next of those beside it; the newest that runs */
     pthread_t thread;          /* of the others */
     Error     err;
@@ -41,6 +42,7 @@ struct Loader {
     int              n_tasks;
     LoadLane        *lanes;
     int              n_lanes;
+    void            *block; /* of all staging */
     uint64_t         total_bytes;
     atomic_int       next;
     atomic_bool      failed;
@@ -159,6 +161,27 @@ static int count_lanes(int n_workers, size_t room, size_t memory)
     return n;
 }
 
+static size_t up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* One block for all lanes, in huge pages: a read past the page cache hands the device a list of the pages it goes to, and
+ * with small ones the list is longer than the reading. */
+static Status take_staging(Loader *l, size_t room, Error *err)
+{
+    const size_t bytes = (size_t)l->n_lanes * room;
+    l->block = mem_realloc(NULL, bytes + HUGE_PAGE);
+    if (!l->block) return error_set(err, ERR_NOMEM, "no memory for %zu bytes of buffers to load weights", bytes);
+    char *first = (char *)l->block + (-(uintptr_t)l->block & (HUGE_PAGE - 1));
+    if (room >= HUGE_PAGE) madvise(first, bytes, MADV_HUGEPAGE); /* advice: without it we are slower, not wrong */
+    for (int i = 0; i < l->n_lanes; i++) {
+        l->lanes[i].loader = l;
+        l->lanes[i].staging = first + (size_t)i * room;
+    }
+    return OK;
+}
+
 static Status open_lanes(Loader *l, int n_workers, Error *err)
 {
     size_t room = 0;
@@ -166,17 +189,11 @@ static Status open_lanes(Loader *l, int n_workers, Error *err)
         size_t own = load_task_room(&l->tasks[i]);
         if (own > room) room = own;
     }
-    l->n_lanes = count_lanes(n_workers, room + PAGE, l->context.options->load_bytes);
+    room = up(room, room < HUGE_PAGE ? DATA_FILE_PAGE : HUGE_PAGE);
+    l->n_lanes = count_lanes(n_workers, room, l->context.options->load_bytes);
     l->lanes = mem_alloc_array((size_t)l->n_lanes, sizeof *l->lanes);
     if (!l->lanes) return error_set(err, ERR_NOMEM, "no memory to load %d pieces of weights", l->n_tasks);
-    for (int i = 0; i < l->n_lanes; i++) {
-        LoadLane *lane = &l->lanes[i];
-        lane->loader = l;
-        lane->block = mem_realloc(NULL, room + PAGE);
-        if (!lane->block) return error_set(err, ERR_NOMEM, "no memory for a %zu byte buffer to load weights", room);
-        lane->staging = (void *)(((uintptr_t)lane->block + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
-    }
-    return OK;
+    return take_staging(l, room, err);
 }
 
 static Status loader_open(Loader *l, const WeightList *list, const LoadContext *context, Error *err)
@@ -194,7 +211,7 @@ static Status loader_open(Loader *l, const WeightList *list, const LoadContext *
 
 static void loader_close(Loader *l)
 {
-    for (int i = 0; l->lanes && i < l->n_lanes; i++) mem_free(l->lanes[i].block);
+    mem_free(l->block);
     mem_free(l->lanes);
     mem_free(l->order);
     mem_free(l->tasks);

@@ -11,7 +11,7 @@
 
 #include <xxhash.h>
 
-enum { LOAD_CHUNK_BYTES = 4 << 20 };
+enum { LOAD_CHUNK_BYTES = (4 << 20) - 8 * DATA_FILE_PAGE }; /* with what stands around its parts, two huge pages */
 
 int64_t weight_item_count(const WeightItem *item)
 {
