@@ -204,7 +204,7 @@ static void bench(Check *c)
 
 int main(int argc, char **argv)
 {
-    static const int rows[] = { 1, 2, 3, 4, 5, 7, 8, 9, 17, 64 };
+    static const int rows[] = { 1, 2, 3, 4, 5, 7, 8, 9, 15, 17, 31, 33, 64 };
     Check c;
     if (!check_begin(&c, argc, argv)) return 2;
     if (c.bench) {
