@@ -32,6 +32,7 @@ typedef struct Run {
 
 static Backend *backend;
 static const char *model_name;
+static LoadFormat load_format;
 static float temperature;
 static DType kv_dtype; /* DT_NONE: the model's own */
 static Answers truth;
@@ -97,7 +98,7 @@ static Engine *open_engine(const Run *run, Answers *out)
     }
     if (model_name[0] == '/') snprintf(dir, sizeof dir, "%s", model_name);
     else snprintf(dir, sizeof dir, "%s/models/%s", getenv("TANDEM_SOURCE_ROOT"), model_name);
-    ModelOptions mo = { .kv_dtype = kv_dtype, .limits = plan_limits(&o) };
+    ModelOptions mo = { .kv_dtype = kv_dtype, .limits = plan_limits(&o), .load_format = load_format };
     if (model_open(&model, dir, backend, &mo, &err)) fail_msg("%s", err.text);
     if (engine_open(&engine, model, backend, drafter, &o, &err)) fail_msg("%s", err.text);
     return engine;
@@ -325,6 +326,36 @@ static void test_stored_blocks(void **state)
     temp_dir_close(&t);
 }
 
+/* ---- weights in the formats of safetensors: a small qwen3 of dummy weights, as config.json declares them ---- */
+
+static void test_declared_formats(void **state)
+{
+    static const char *const declared[] = {
+        "\"quant_method\": \"fp8\"", "\"quant_method\": \"awq\"", "\"quant_method\": \"gptq\"", "\"quant_method\": \"mxfp4\"",
+        "\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\"", "\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\"",
+    };
+    TempDir t;
+    temp_dir_open(&t);
+    load_format = LOAD_DUMMY;
+    for (int i = 0; i < COUNT(declared); i++) {
+        char config[1024];
+        int n = snprintf(config, sizeof config,
+                         "{\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", \"hidden_act\": \"silu\", \"head_dim\": 64,"
+                         " \"hidden_size\": 256, \"intermediate_size\": 512, \"num_attention_heads\": 4, \"num_key_value_heads\": 2,"
+                         " \"num_hidden_layers\": 2, \"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000,"
+                         " \"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\", \"vocab_size\": %d, \"quantization_config\": {%s}}",
+                         VOCAB, declared[i]);
+        temp_write(&t, "config.json", config, (size_t)n);
+        find_truth(temp_path(&t, ""), 0.7f);
+        assert_int_not_equal(truth.tokens[0][0], truth.tokens[1][1]); /* something is going on */
+        check(&(Run){ .engine = { .max_num_seqs = 6, .max_num_batched_tokens = 100, .prefill_chunk = 9 } });
+        check_drafted(9, true, 0.9, 6, 0);
+        check_drafted(33, false, 0.8, 6, 0);
+    }
+    load_format = LOAD_AUTO;
+    temp_dir_close(&t);
+}
+
 static int open_backend(void **state)
 {
     return backend_open_cpu(&backend, &(BackendOptions){ .n_workers = 2 }, NULL);
@@ -345,6 +376,7 @@ int main(void)
         cmocka_unit_test(test_nano_plain_sampled),
         cmocka_unit_test(test_fp8_cache),
         cmocka_unit_test(test_stored_blocks),
+        cmocka_unit_test(test_declared_formats),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }
