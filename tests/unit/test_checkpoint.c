@@ -72,6 +72,8 @@ static const PartCase part_cases[] = {
     { "awq", QUANT_AWQ, 32, 64, 1, 32, 0 },
     { "gptq", QUANT_GPTQ, 32, 64, 1, 32, 0 },
     { "gptq_shuffled", QUANT_GPTQ, 32, 64, 1, 32, 0 },
+    { "int4", QUANT_INT4, 20, 160, 1, 32, 0 },
+    { "int4_asym", QUANT_INT4, 20, 160, 1, 32, 0 },
 };
 
 /* ModelOpt's decoder makes +0 of code 8, others -0. */

@@ -21,7 +21,7 @@ import torch
 SEED, N, K = 20261, 130, 160
 rng = torch.Generator().manual_seed(SEED)
 tensors = {}
-DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.uint8: "U8", torch.int32: "I32",
+DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.uint8: "U8", torch.int32: "I32", torch.int64: "I64",
           torch.float8_e4m3fn: "F8_E4M3"}
 
 
@@ -134,6 +134,28 @@ def gptq(name, k=64, n=32, group=32, shuffled=False):
     keep(f"{name}.values", linear(torch.eye(k, dtype=torch.float16)).float().T)
 
 
+def pack_quantized(name, scale_type, is_asymmetric, n=20, group=32):
+    from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32, unpack_from_int32
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.lifecycle.forward import dequantize
+
+    def codes(*shape):
+        return torch.randint(-8, 8, shape, generator=rng, dtype=torch.int8)
+
+    packed, scale = pack_to_int32(codes(n, K), 4), normal(n, K // group).to(scale_type)
+    keep(f"{name}.weight_packed", packed)
+    keep(f"{name}.weight_scale", scale)
+    keep(f"{name}.weight_shape", torch.tensor([n, K]))
+    zero = None
+    if is_asymmetric:
+        packed_zero = pack_to_int32(codes(n, K // group), 4, packed_dim=0)
+        keep(f"{name}.weight_zero_point", packed_zero)
+        zero = unpack_from_int32(packed_zero, 4, torch.Size([n, K // group]), packed_dim=0).float()
+    args = QuantizationArgs(num_bits=4, type="int", strategy="group", group_size=group, symmetric=not is_asymmetric)
+    stored = unpack_from_int32(packed, 4, torch.Size([n, K])).float()
+    keep(f"{name}.values", dequantize(stored, scale.float(), zero, args=args, dtype=torch.float32))
+
+
 def write_safetensors(path):
     header, data = {}, b""
     for name, tensor in sorted(tensors.items()):
@@ -151,6 +173,8 @@ def main():
     awq()
     gptq("gptq")
     gptq("gptq_shuffled", shuffled=True)
+    pack_quantized("int4", torch.bfloat16, False)
+    pack_quantized("int4_asym", torch.float16, True)
     write_safetensors(Path(__file__).with_name("parts.safetensors"))
 
 
