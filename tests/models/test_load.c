@@ -586,6 +586,28 @@ static void test_device_refuses_caches(void **state)
     backend_close(device);
 }
 
+/* Its kernels know plain numbers only. */
+static void test_device_refuses_rounding(void **state)
+{
+    static const QuantFormat formats[] = { QUANT_FP8, QUANT_NVFP4 };
+    Backend *device;
+    Error err = { 0 };
+    assert_ok(backend_open(&device, &(BackendOptions){ .n_workers = 1, .device = DEVICE_CUDA }, &err), &err);
+    for (int i = 0; i < COUNT(formats); i++) {
+        char dir[4096];
+        Model *model;
+        ModelOptions options = options_of(DT_BF16);
+        options.quantization = formats[i];
+        assert_ok(source_path(dir, sizeof dir, "models/nano-plain", &err), &err);
+        assert_int_equal(model_open(&model, dir, device, &options, &err), ERR_UNSUPPORTED);
+        assert_null(model);
+        assert_string_equal(err.param, "--quantization");
+        assert_non_null(strstr(err.text, "add --device cpu"));
+        error_clear(&err);
+    }
+    backend_close(device);
+}
+
 /* ---- progress ---- */
 
 typedef struct Seen {
@@ -642,6 +664,7 @@ int main(void)
         cmocka_unit_test(test_groups),         cmocka_unit_test(test_no_allocation_in_a_pass),
         cmocka_unit_test(test_dummy),          cmocka_unit_test(test_fingerprint),
         cmocka_unit_test(test_device_refuses_caches),
+        cmocka_unit_test(test_device_refuses_rounding),
         cmocka_unit_test(test_progress),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
