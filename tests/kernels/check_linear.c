@@ -168,6 +168,8 @@ static void check_all_whole(Check *c)
     static const int rows[] = { 1, 7, 8, 9, 16, 20, 33, 64, 65, 128, 200 };
     for (int s = 0; s < COUNT(shapes); s++)
         for (int r = 0; r < COUNT(rows); r++) check_whole(c, shapes[s], rows[r], (s + r) % 3 ? FILL_NORMAL : FILL_NASTY);
+    check_whole(c, (Shape){ 384, 192, 0 }, 512, FILL_NASTY); /* blocks that bring for each other */
+    check_whole(c, (Shape){ 256, 512, 1 }, 512, FILL_NASTY);
 }
 
 /* linear_silu_mul has the bits of linear and silu_mul one after the other, in the contract and in every variant. */
