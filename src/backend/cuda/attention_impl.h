@@ -41,3 +41,4 @@ struct TilesArgs {
 bool      are_tiles(const AttentionArgs &a);
 TilesArgs plan_tiles(Device *d, const AttentionArgs &a, const Batch *batch, int32_t n_rows);
 void      run_tiles(Device *d, const TilesArgs &t, int32_t n_rows);
+bool      attend_body_wide(Device *d, const TilesArgs &t); /* false: not this device or not this shape */

@@ -17,70 +17,7 @@
  * Kernels: attend_tail, a block a row and KV head; attend_body, a block a KV head, some rows and some tiles (a tile, a span or
  * all of them: as many as it takes to fill the device); join_rows. attend_body does not need what attend_tail leaves and runs
  * beside it: attend_tail lets it start once the kernel before is done, and it ends only after attend_tail. */
-#include "backend/cuda/attention_impl.h"
-
-enum { GRAIN = 16, TILE = 128, SPAN = 1024, MAX_TAIL = MAX_DEPTH + GRAIN, TAIL_THREADS = 128, MAX_GROUP = 16, MAX_ROWS = 32, MAX_PARTIAL = 128 << 20 };
-static_assert(TILE == DEVICE_ATTENTION_TILE, "the fingerprint knows the tile");
-static __device__ __forceinline__ int32_t body_end(int32_t index)
-{
-    int32_t before = index + 1 - MAX_DEPTH;
-    return before > 0 ? before / GRAIN * GRAIN : 0;
-}
-static __device__ __forceinline__ int32_t first_key_of(const DeviceBatch &b, int32_t row)
-{
-    return b.first_key ? b.first_key[row] : 0;
-}
-template <int DIM> static __device__ __forceinline__ float *partial_of(const TilesArgs &t, int32_t row, int32_t head, int32_t slot)
-{
-    return t.a.partial + (((int64_t)row * t.a.heads + head) * (t.n_slots + 1) + slot) * (DIM + 2);
-}
-
-/* How a sum that ends and one that begins come together; nothing seen yet is (-inf, 0, 0). */
-struct Merge {
-    float m, old, fresh;
-};
-static __device__ __forceinline__ Merge merge_of(float M, float m)
-{
-    Merge r = { m > M ? m : M, 0, 0 };
-    r.old = M == -F_INF ? 0.0f : f_exp(M - r.m);
-    r.fresh = m == -F_INF ? 0.0f : f_exp(m - r.m);
-    return r;
-}
-static __device__ __forceinline__ float merged(const Merge &r, float sum, float fresh)
-{
-    return fmaf(fresh, r.fresh, sum * r.old);
-}
-
-/* f_exp of what is not above 0 (or NaN): nothing can overflow. */
-static __device__ __forceinline__ float exp_down(float x)
-{
-    float t = fmaf(x, F_LOG2_E, F_ROUND), n = t - F_ROUND, r = fmaf(n, -F_LN2_LO, fmaf(n, -F_LN2_HI, x));
-    float p = fmaf(fmaf(fmaf(fmaf(F_EXP_C4, r, F_EXP_C3), r, F_EXP_C2), r, F_EXP_C1), r, F_EXP_C0);
-    float y = f_of_bits(f_bits(1.0f + fmaf(r * r, p, r)) + (f_bits(t) << 23));
-    y = x < F_EXP_MIN ? 0.0f : y;
-    return x != x ? F_NAN : y;
-}
-
-/* Two numbers to bf16, ties to even; `low` comes first in memory. */
-static __device__ __forceinline__ uint32_t both_bf16(float low, float high)
-{
-    uint32_t both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
-
-static __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool is_there)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
-}
-static __device__ __forceinline__ void copies_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int LEFT> static __device__ __forceinline__ void copies_wait()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
+#include "backend/cuda/attention_pairs.h"
 
 /* ---- tail ---- */
 
@@ -193,12 +130,6 @@ template <int DIM> static __global__ void __launch_bounds__(TAIL_THREADS) attend
 
 /* ---- body ---- */
 
-static __device__ __forceinline__ void mma(float d[4], uint4 a, uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
-}
 static __device__ __forceinline__ uint4 load_matrices(uint32_t from)
 {
     uint4 r;
@@ -225,49 +156,22 @@ template <int DIM, int WM, bool ONE> struct BodyMemory {
     int64_t  place[2][TILE];   /* byte of a position's key, by tile */
 };
 
-/* Rows [first, first + n) of one sequence: the block's z-th run of them. */
-struct RowRun {
-    int32_t seq, first, n;
-};
-static __device__ __forceinline__ RowRun find_rows(const TilesArgs &t, int32_t z)
-{
-    const DeviceBatch &b = t.a.batch;
-    const int32_t size = t.rows_per_block;
-    int32_t s = 0;
-    if (t.per_seq) {
-        s = z / t.per_seq;
-        z %= t.per_seq;
-    } else {
-        for (; s < b.n_seqs; s++) {
-            int32_t n = is_real(b, b.seqs[s]) ? (b.seqs[s].n_rows + size - 1) / size : 0;
-            if (z < n) break;
-            z -= n;
-        }
-    }
-    if (s >= b.n_seqs || !is_real(b, b.seqs[s])) return { -1, 0, 0 };
-    return { s, b.seqs[s].first_row + z * size, min(size, b.seqs[s].n_rows - z * size) };
-}
-
 /* What a warp of the body works on: 16 pairs of row and head; of a tile's keys and of a head's values some eighths. */
-template <int DIM, int WM, int WN, bool ONE> struct Body {
+template <int DIM, int WM, int WN, bool ONE> struct Body : Pairs<DIM, TILE / 8 / WN, DIM / 8 / WN> {
     enum { THREADS = WM * WN * 32, KEY_TILES = TILE / 8 / WN, DIM_TILES = DIM / 8 / WN };
-    const TilesArgs           &t;
+    typedef Pairs<DIM, KEY_TILES, DIM_TILES> Base;
+    using Base::t, Base::rows, Base::kv_head, Base::wm, Base::wn, Base::lane, Base::g, Base::c, Base::low, Base::high, Base::pair;
+    using Base::sees, Base::sees_all, Base::position_of, Base::find_most, Base::merge_in;
     BodyMemory<DIM, WM, ONE> &s;
-    RowRun                     rows;
-    int32_t               kv_head, slot_of_seq, lowest, highest; /* positions that some row wants */
-    int32_t               wm, wn, lane, g, c;
-    int32_t               low[2], high[2];                       /* of pairs g and g + 8 */
-    float                 M[2], L[2], O[DIM_TILES][4];
 
-    __device__ __forceinline__ int32_t pair(int e) const { return wm * 16 + g + 8 * e; }
-    __device__ __forceinline__ int32_t row_of(int e) const { return rows.first + pair(e) / t.a.group; }
+    __device__ __forceinline__ Body(const TilesArgs &t, BodyMemory<DIM, WM, ONE> &s) : Base(t, threadIdx.x / 32 / WN, threadIdx.x / 32 % WN), s(s) {}
 
     /* Where a thread's position of a tile lies. */
     __device__ __forceinline__ int64_t find_place(int32_t tile) const
     {
         int32_t j = tile * TILE + threadIdx.x;
-        bool is_there = threadIdx.x < TILE && j >= lowest && j < highest;
-        return is_there ? kv_key(t.a.kv, kv_store_at(t.a.kv, slot_of_seq, j), kv_head) - t.a.kv.data : -1;
+        bool is_there = threadIdx.x < TILE && j >= this->lowest && j < this->highest;
+        return is_there ? kv_key(t.a.kv, kv_store_at(t.a.kv, this->slot_of_seq, j), kv_head) - t.a.kv.data : -1;
     }
     __device__ __forceinline__ void keep_place(int32_t tile, int64_t place)
     {
@@ -312,28 +216,6 @@ template <int DIM, int WM, int WN, bool ONE> struct Body {
         }
     }
 
-    /* Every pair of the warp sees every position of the tile (the warp agrees). */
-    __device__ __forceinline__ bool sees_all(int32_t tile) const
-    {
-        bool is_all = true;
-#pragma unroll
-        for (int e = 0; e < 2; e++) is_all = is_all && tile * TILE >= low[e] && (tile + 1) * TILE <= high[e];
-        return __all_sync(0xffffffffu, is_all);
-    }
-    __device__ __forceinline__ bool sees(int32_t position, int e) const { return position >= low[e] && position < high[e]; }
-    __device__ __forceinline__ int32_t position_of(int32_t tile, int n, int e) const { return tile * TILE + (wn * KEY_TILES + n) * 8 + 2 * c + (e & 1); }
-
-    template <bool MASKED> __device__ __forceinline__ void find_most(float (&x)[KEY_TILES][4], int32_t tile, float (&most)[2])
-    {
-#pragma unroll
-        for (int n = 0; n < KEY_TILES; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                x[n][e] = x[n][e] * t.a.scale;
-                if ((!MASKED || sees(position_of(tile, n, e), e / 2)) && x[n][e] > most[e / 2]) most[e / 2] = x[n][e];
-            }
-    }
-
     /* Scores in x, scaled; the largest a pair sees goes to `most`. */
     __device__ __forceinline__ void scores(float (&x)[KEY_TILES][4], int32_t tile)
     {
@@ -353,8 +235,8 @@ template <int DIM, int WM, int WN, bool ONE> struct Body {
             }
         }
         float most[2] = { -F_INF, -F_INF };
-        if (sees_all(tile)) find_most<false>(x, tile, most);
-        else find_most<true>(x, tile, most);
+        if (sees_all(tile)) this->template find_most<false>(x, tile, most);
+        else this->template find_most<true>(x, tile, most);
 #pragma unroll
         for (int e = 0; e < 2; e++) {
 #pragma unroll
@@ -382,17 +264,13 @@ template <int DIM, int WM, int WN, bool ONE> struct Body {
     template <bool MASKED> __device__ __forceinline__ void put_weights(const float (&x)[KEY_TILES][4], int32_t tile, const float (&m)[2])
     {
 #pragma unroll
-        for (int n = 0; n < KEY_TILES; n++)
+        for (int n = 0; n < KEY_TILES; n++) {
+            float p[4];
+            this->template weights_of<MASKED, 1>(p, x, n, tile, m);
 #pragma unroll
-            for (int e = 0; e < 4; e += 2) {
-                int32_t position = position_of(tile, n, 0);
-                float p0 = exp_down(x[n][e] - m[e / 2]), p1 = exp_down(x[n][e + 1] - m[e / 2]);
-                if (MASKED) {
-                    p0 = sees(position, e / 2) ? p0 : 0.0f;
-                    p1 = sees(position + 1, e / 2) ? p1 : 0.0f;
-                }
-                *(uint32_t *)((char *)s.p + place16<TILE>(pair(e / 2), wn * KEY_TILES + n) + 4 * c) = both_bf16(p0, p1);
-            }
+            for (int e = 0; e < 2; e++)
+                *(uint32_t *)((char *)s.p + place16<TILE>(pair(e), wn * KEY_TILES + n) + 4 * c) = both_bf16(p[2 * e], p[2 * e + 1]);
+        }
     }
 
     /* Sums of a tile, merged into M, L, O. Pairs that see nothing of it have no such tile. */
@@ -411,71 +289,10 @@ template <int DIM, int WM, int WN, bool ONE> struct Body {
                 mma(o[n + 1], A, B.z, B.w);
             }
         }
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            if (tile * TILE >= high[e] || (tile + 1) * TILE <= low[e]) continue;
-            Merge r = merge_of(M[e], m[e]);
-            M[e] = r.m;
-            L[e] = merged(r, L[e], l[2 * e]);
-#pragma unroll
-            for (int n = 0; n < DIM_TILES; n++) {
-                O[n][2 * e] = merged(r, O[n][2 * e], o[n][2 * e]);
-                O[n][2 * e + 1] = merged(r, O[n][2 * e + 1], o[n][2 * e + 1]);
-            }
-        }
+        merge_in(o, l, m, tile);
     }
 
-    __device__ __forceinline__ void clear()
-    {
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            M[e] = -F_INF;
-            L[e] = 0;
-        }
-#pragma unroll
-        for (int n = 0; n < DIM_TILES; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) O[n][e] = 0;
-    }
-
-    /* Leaves M, L, O in a slot, merged with what spans before have left there. L and M of a pair are the same in all warps
-     * along the keys, so each merges its own values and the first writes them. */
-    __device__ __forceinline__ void put(int32_t slot, bool is_first)
-    {
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            bool is_pair = high[e] > 0, is_empty = M[e] == -F_INF && L[e] == 0;
-            float *to = partial_of<DIM>(t, is_pair ? row_of(e) : 0, kv_head * t.a.group + pair(e) % t.a.group, slot);
-            Merge r = { M[e], 0, 1 };
-            float l = L[e];
-            if (is_pair && !is_first) {
-                r = merge_of(to[0], M[e]);
-                l = merged(r, to[1], L[e]);
-            }
-            if (WN > 1) __syncthreads(); /* all have read what the first one overwrites */
-            if (!is_pair || (is_empty && !is_first)) continue;
-#pragma unroll
-            for (int n = 0; n < DIM_TILES; n++) {
-                float2 *at = (float2 *)&to[2 + (wn * DIM_TILES + n) * 8 + 2 * c], y = { O[n][2 * e], O[n][2 * e + 1] };
-                if (!is_first) y = { merged(r, at->x, y.x), merged(r, at->y, y.y) };
-                *at = y;
-            }
-            if (wn == 0 && c == 0) *(float2 *)to = { r.m, l };
-        }
-    }
 };
-
-/* The positions that rows of the block want from the body, found by a warp's lanes. */
-static __device__ __forceinline__ void find_range(const DeviceBatch &b, const RowRun &rows, int32_t *lowest, int32_t *highest)
-{
-    int32_t lane = threadIdx.x % 32, low = INT32_MAX, high = 0;
-    if (lane < rows.n) {
-        low = first_key_of(b, rows.first + lane);
-        high = body_end(b.index[rows.first + lane]);
-    }
-    *lowest = __reduce_min_sync(0xffffffffu, low);
-    *highest = __reduce_max_sync(0xffffffffu, high);
-}
 
 template <int DIM, int WM, int WN, bool ONE> static __device__ __forceinline__ void body_tiles(Body<DIM, WM, WN, ONE> &b, int32_t first, int32_t end)
 {
@@ -506,10 +323,7 @@ template <int DIM, int WM, int WN, bool ONE> static __device__ __forceinline__ v
         __syncthreads();
         if (is_more) b.bring(tile + 1, !ONE);
         else copies_commit();
-        if (is_more && (tile + 1) % (SPAN / TILE) != 0) continue;
-        b.put(b.t.mode == WHOLE ? 0 : (int32_t)blockIdx.y, is_first);
-        b.clear();
-        is_first = false;
+        b.leave(tile, is_more, &is_first);
     }
 }
 
@@ -517,28 +331,12 @@ template <int DIM, int WM, int WN, bool ONE>
 static __global__ void __launch_bounds__(WM *WN * 32, WM * WN == 8 ? 2 : 1) attend_body(const __grid_constant__ TilesArgs t)
 {
     extern __shared__ __align__(16) char memory[];
-    const AttentionArgs &a = t.a;
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    Body<DIM, WM, WN, ONE> b = { t, *(BodyMemory<DIM, WM, ONE> *)memory, find_rows(t, blockIdx.z), (int32_t)blockIdx.x };
-    b.wm = threadIdx.x / 32 / WN;
-    b.wn = threadIdx.x / 32 % WN;
-    b.lane = threadIdx.x % 32;
-    b.g = b.lane / 4;
-    b.c = b.lane % 4;
-    find_range(a.batch, b.rows, &b.lowest, &b.highest);
-    int32_t first = b.lowest / TILE, end = (b.highest + TILE - 1) / TILE, slot = blockIdx.y, per_slot = t.mode == BY_TILE ? 1 : SPAN / TILE;
-    if (t.mode != WHOLE) {
-        first = max(first, slot * per_slot);
-        end = min(end, (slot + 1) * per_slot);
-    }
+    Body<DIM, WM, WN, ONE> b(t, *(BodyMemory<DIM, WM, ONE> *)memory);
+    int32_t first, end;
+    b.find_tiles(&first, &end);
     if (first < end) {
-        b.slot_of_seq = a.batch.seqs[b.rows.seq].slot;
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            bool is_pair = b.pair(e) / a.group < b.rows.n;
-            b.low[e] = is_pair ? first_key_of(a.batch, b.row_of(e)) : 0;
-            b.high[e] = is_pair ? body_end(a.batch.index[b.row_of(e)]) : 0;
-        }
+        b.find_limits();
         body_tiles<DIM, WM, WN, ONE>(b, first, end);
     }
     asm volatile("griddepcontrol.wait;" ::: "memory"); /* attend_tail is done when this kernel is */
@@ -627,11 +425,12 @@ template <int DIM> static void launch_tiles(Device *d, const TilesArgs &t, int32
     if (!is_set) allow(attend_tail<DIM>, sizeof(TailMemory<DIM>) + (MAX_GROUP - 1) * DIM * sizeof(float));
     is_set = true;
     launch(d, attend_tail<DIM>, dim3(t.a.kv.n_heads, n_rows), TAIL_THREADS, tail, t);
-    if (t.pairs == 16) launch_body<DIM, 1, DIM == 64 ? 4 : 8>(d, t);
+    if (attend_body_wide(d, t)) {
+    } else if (t.pairs == 16) launch_body<DIM, 1, DIM == 64 ? 4 : 8>(d, t);
     else if (t.pairs == 32) launch_body<DIM, 2, DIM == 64 ? 4 : 8>(d, t);
     else if (t.pairs == 128) {
         if constexpr (DIM <= 128) launch_body<DIM, 8, 2>(d, t);
-    } else if (t.n_blocks * t.n_slots * t.a.kv.n_heads <= 2 * d->n_sm) launch_body<DIM, 4, 4>(d, t); /* a block for each multiprocessor, or idle ones */
+    } else if (t.n_blocks * t.n_slots * t.a.kv.n_heads <= d->n_sm) launch_body<DIM, 4, 4>(d, t); /* a block a multiprocessor */
     else launch_body<DIM, 4, DIM == 256 ? 4 : 2>(d, t); /* two of them take turns at multiplying */
     launch(d, join_rows<DIM>, dim3((t.a.heads + 3) / 4, n_rows), DIM, 0, t);
 }
@@ -643,10 +442,11 @@ bool are_tiles(const AttentionArgs &a)
 }
 
 /* Pairs of row and head a block takes: as many as shared memory holds and a sequence has; 128 only where that leaves a block
- * for every multiprocessor. */
+ * for every multiprocessor (or everything is to go through wgmma, for tests). */
 static int32_t pairs_of(const Device *d, const AttentionArgs &a, int32_t most_rows, int32_t n_rows)
 {
     int32_t pairs = 16, dim = a.kv.head_dim, wanted = (most_rows < MAX_ROWS ? most_rows : MAX_ROWS) * a.group;
+    if (d->wide_from == 1 && dim <= 128) return 128;
     int32_t most = dim <= 128 && n_rows * a.heads / 128 >= d->n_sm * 3 / 4 ? 128 : 64;
     while (pairs < wanted && pairs < most && (size_t)dim * TILE * 2 + (size_t)pairs * 2 * (dim + TILE + 16) * 2 + 4096 <= d->shared_bytes) pairs *= 2;
     return pairs;

@@ -45,6 +45,8 @@ struct Inputs;
 struct Passes;
 struct Held;
 
+enum { MAX_WIDE_FROM = 4096 };
+
 struct Device {
     cudaStream_t stream;
     RowCounts   *counts;
@@ -52,7 +54,7 @@ struct Device {
     Passes      *passes;
     Held        *held;         /* ops that wait for the one behind them (held.cu) */
     int          n_sm;
-    int32_t      wide_from; /* rows from which linears go through wgmma; more than any pass where there is none */
+    int32_t      wide_from; /* rows from which linears of several parts of K go through wgmma, others from half of it; above MAX_WIDE_FROM: nothing */
     size_t       shared_bytes; /* a block can have */
     char         text[288];
     char         fault[32];    /* TANDEM_FAULT: site whose outputs move, "" = none */

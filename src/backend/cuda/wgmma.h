@@ -1,12 +1,11 @@
-/* wgmma m64nNk16, bf16, weights (64 outputs) from registers, N rows from shared memory: for sm_90a alone.
+/* wgmma m64nNk16, bf16, for sm_90a alone: 64 numbers of one side from registers (or shared memory), N of the other from shared memory.
  *
- * A warp of the group holds 16 outputs as mma.sync m16n8k16 would; d[4 j + e] is output g + e / 2 * 8 of row 8 j + 2 t + e % 2
- * (g = lane / 4, t = lane % 4). Rows lie as the copy engine leaves them with a swizzle of 128 bytes: 64 inputs a line. */
+ * A warp of the group holds 16 of the 64 as mma.sync m16n8k16 would; d[4 j + e] is number g + e / 2 * 8 against number
+ * 8 j + 2 t + e % 2 of the N (g = lane / 4, t = lane % 4). Shared memory is as the copy engine leaves it with a swizzle of 128
+ * bytes: lines of 64 values, eight of them 1024 bytes. Inputs of a product lie along lines, or (`turned`) across them. */
 #pragma once
 
-#include <stdint.h>
-
-template <int N> struct Wgmma;
+#include "backend/cuda/barriers.h"
 
 static __device__ __forceinline__ void wgmma_fence()
 {
@@ -21,106 +20,100 @@ template <int LEFT> static __device__ __forceinline__ void wgmma_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
-/* Descriptor of rows at a shared address: swizzle of 128 bytes, groups of 8 rows 1024 bytes apart. */
+/* Descriptor of lines at a shared address: groups of 8 lines 1024 bytes apart. Further inputs of the lines: + 2 a product. */
 static __device__ __forceinline__ uint64_t wgmma_rows(uint32_t address)
 {
     return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)1 << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
 }
+/* The same where a product takes 16 lines: 64 values of the N lie along them, the next 64 `apart` bytes further. */
+static __device__ __forceinline__ uint64_t wgmma_turned(uint32_t address, uint32_t apart)
+{
+    return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)(apart >> 4) << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
+}
+
+template <int N> struct Wgmma;
+
+#define SUMS_4(d, i) "+f"((d)[i]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3])
+#define SUMS_8(d, i) SUMS_4(d, i), SUMS_4(d, (i) + 4)
+#define SUMS_16(d, i) SUMS_8(d, i), SUMS_8(d, (i) + 8)
+#define SUMS_32(d, i) SUMS_16(d, i), SUMS_16(d, (i) + 16)
+#define SUMS_64(d, i) SUMS_32(d, i), SUMS_32(d, (i) + 32)
+#define SUMS_128(d, i) SUMS_64(d, i), SUMS_64(d, (i) + 64)
+#define NAMES_4 "%0,%1,%2,%3"
+#define NAMES_8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define NAMES_32 \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define NAMES_64 \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
+    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define NAMES_128 \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
+    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63," \
+    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79," \
+    "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95," \
+    "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
+    "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 template <> struct Wgmma<8> {
     static __device__ __forceinline__ void run(float *d, uint4 a, uint64_t rows)
     {
-        asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 "
-                     "{%0,%1,%2,%3}, "
-                     "{%4,%5,%6,%7}, %8, 1, 1, 1, 0;"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(rows));
+        asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {" NAMES_4 "}, {%4,%5,%6,%7}, %8, 1, 1, 1, 0;"
+                     : SUMS_4(d, 0) : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(rows));
     }
 };
 template <> struct Wgmma<16> {
     static __device__ __forceinline__ void run(float *d, uint4 a, uint64_t rows)
     {
-        asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
-                     "{%0,%1,%2,%3,%4,%5,%6,%7}, "
-                     "{%8,%9,%10,%11}, %12, 1, 1, 1, 0;"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
-                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(rows));
+        asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {" NAMES_8 "}, {%8,%9,%10,%11}, %12, 1, 1, 1, 0;"
+                     : SUMS_8(d, 0) : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(rows));
     }
 };
 template <> struct Wgmma<32> {
     static __device__ __forceinline__ void run(float *d, uint4 a, uint64_t rows)
     {
-        asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-                     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
-                     "{%16,%17,%18,%19}, %20, 1, 1, 1, 0;"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
-                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(rows));
+        asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" NAMES_16 "}, {%16,%17,%18,%19}, %20, 1, 1, 1, 0;"
+                     : SUMS_16(d, 0) : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(rows));
     }
 };
 template <> struct Wgmma<64> {
     static __device__ __forceinline__ void run(float *d, uint4 a, uint64_t rows)
     {
-        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                     "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
-                     "{%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-                       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-                       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(rows));
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
+                     : SUMS_32(d, 0) : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(rows));
+    }
+    static __device__ __forceinline__ void run_turned(float *d, uint4 a, uint64_t lines)
+    {
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
+                     : SUMS_32(d, 0) : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(lines));
     }
 };
 template <> struct Wgmma<128> {
     static __device__ __forceinline__ void run(float *d, uint4 a, uint64_t rows)
     {
-        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-                     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                     "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-                     "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-                     "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
-                     "{%64,%65,%66,%67}, %68, 1, 1, 1, 0;"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-                       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-                       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-                       "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-                       "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-                       "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-                       "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(rows));
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES_64 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 0;"
+                     : SUMS_64(d, 0) : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(rows));
+    }
+    static __device__ __forceinline__ void run_turned(float *d, uint4 a, uint64_t lines)
+    {
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES_64 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
+                     : SUMS_64(d, 0) : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(lines));
+    }
+    static __device__ __forceinline__ void run_shared(float *d, uint64_t a, uint64_t rows)
+    {
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES_64 "}, %64, %65, 1, 1, 1, 0, 0;"
+                     : SUMS_64(d, 0) : "l"(a), "l"(rows));
     }
 };
 template <> struct Wgmma<256> {
     static __device__ __forceinline__ void run(float *d, uint4 a, uint64_t rows)
     {
-        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
-                     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                     "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-                     "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-                     "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
-                     "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
-                     "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"
-                     "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"
-                     "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, "
-                     "{%128,%129,%130,%131}, %132, 1, 1, 1, 0;"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-                       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-                       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-                       "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-                       "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-                       "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-                       "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
-                       "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
-                       "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]),
-                       "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]),
-                       "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]),
-                       "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]),
-                       "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]),
-                       "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]),
-                       "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(rows));
+        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" NAMES_128 "}, {%128,%129,%130,%131}, %132, 1, 1, 1, 0;"
+                     : SUMS_128(d, 0) : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(rows));
     }
 };
