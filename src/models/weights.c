@@ -127,6 +127,7 @@ static bool is_unused(const char *name, const ModelConfig *config)
 {
     if (ends_with(name, ".rotary_emb.inv_freq")) return true; /* old exports; the config says the same */
     if (strcmp(name, "rope_freqs.weight") == 0) return true; /* GGUF: the config was read with it */
+    if (ends_with(name, ".self_attn.k_scale") || ends_with(name, ".self_attn.v_scale")) return true; /* our caches have their own */
     if (config->tie_word_embeddings && strcmp(name, "lm_head.weight") == 0) return true; /* a copy of the embedding */
     if (config->family != FAMILY_QWEN3_5) return false;
     return starts_with(name, "mtp.") || starts_with(name, "model.visual.");

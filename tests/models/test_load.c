@@ -150,6 +150,8 @@ static void test_left_over_tensors(void **state)
     Answer plain = answer_written(c, 1, DT_F32);
     test_checkpoint_add(c, "lm_head.weight", DT_BF16, 2, (int64_t[]){ 320, 64 }); /* tied: a copy, here even a wrong one */
     test_checkpoint_add(c, "model.layers.0.self_attn.rotary_emb.inv_freq", DT_F32, 1, (int64_t[]){ 8 });
+    test_checkpoint_add(c, "model.layers.0.self_attn.k_scale", DT_F32, 0, (int64_t[]){ 0 }); /* of an FP8 cache, as a number ... */
+    test_checkpoint_add(c, "model.layers.0.self_attn.v_scale", DT_BF16, 1, (int64_t[]){ 1 }); /* ... or a list of one */
     Answer more = answer_written(c, 1, DT_F32);
     assert_same_logits(&plain, &more);
     assert_int_equal(plain.fingerprint, more.fingerprint);
