@@ -87,7 +87,7 @@ LinearSpansFn cpu_linear_blocks(unsigned features)
 LinearSpansFn cpu_linear_fp8(unsigned features)
 {
 #if defined(__x86_64__)
-    if ((features & CPU_AVX512_BF16) && (features & CPU_AVX512_VBMI)) return fp8_avx512_bf16_spans;
+    if ((features & CPU_AVX512_BF16) && (features & CPU_AVX512_VBMI)) return cpu_avx512_bf16_linear_fp8;
     if (features & CPU_AVX512) return cpu_avx512_linear_fp8;
     if (features & CPU_AVX2) return cpu_avx2_linear_fp8;
 #else

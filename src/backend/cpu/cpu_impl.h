@@ -62,6 +62,7 @@ LinearSpansFn cpu_linear_fp8(unsigned features);    /* MATH_W8A16 */
 /* linear over weights as they are stored: FP8, and blocks by the products of bytes that an instruction set has. */
 void cpu_avx2_linear_fp8(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
 void cpu_avx512_linear_fp8(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
+void cpu_avx512_bf16_linear_fp8(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
 void cpu_neon_linear_fp8(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
 void cpu_avx2_linear_blocks(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
 void cpu_avx_vnni_linear_blocks(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);

@@ -97,10 +97,8 @@ static void scalar_spans(const LinearSpan *spans, int n_spans, Tensor x, void *s
         for (const LinearSpan *s = spans; s < spans + n_spans; s++) {
             for (int64_t p = s->first; p < s->end; p++) {
                 float sum[ROWS][WEIGHT_PANEL];
-                int64_t col = p * WEIGHT_PANEL, n_cols = at_most(s->job->weight->n_out - col, WEIGHT_PANEL);
                 panel_rows(sum, s->job->weight, scratch, panel_at(s->job->weight, p));
-                for (int64_t r = 0; r < at_most(x.shape[0] - row, ROWS); r++)
-                    memcpy(tensor_f32(s->job->out, row + r) + col, sum[r], (size_t)n_cols * sizeof(float));
+                linear_store_panel(s->job->out, row, p * WEIGHT_PANEL, sum[0], (int)at_most(x.shape[0] - row, ROWS));
             }
         }
     }

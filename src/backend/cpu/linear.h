@@ -1,7 +1,9 @@
-/* What the variants of linear share: how panels are spread over workers. */
+/* What the variants of linear share: how panels are spread over workers, and where their sums go. */
 #pragma once
 
 #include "backend/cpu/cpu_impl.h"
+
+#include <string.h>
 
 enum { LINEAR_MAX_JOBS = 8 };
 
@@ -25,4 +27,11 @@ static inline int64_t weight_words(const struct Weight *w)
 static inline int64_t weight_panels(const struct Weight *w)
 {
     return (w->n_out + WEIGHT_PANEL - 1) / WEIGHT_PANEL;
+}
+
+/* Sums [n_rows][16] of the panel that begins at column `col` to rows of out; the last panel may have fewer columns. */
+static inline void linear_store_panel(Tensor out, int64_t row, int64_t col, const float *sums, int n_rows)
+{
+    int64_t n = out.shape[1] - col < WEIGHT_PANEL ? out.shape[1] - col : WEIGHT_PANEL;
+    for (int r = 0; r < n_rows; r++) memcpy(tensor_f32(out, row + r) + col, sums + r * WEIGHT_PANEL, (size_t)n * sizeof *sums);
 }

@@ -77,12 +77,6 @@ static void panel_sums(BlocksPanelFn fn, const Weight *w, int64_t panel, const B
     memcpy(out, pending[0], (size_t)(n_rows * WEIGHT_PANEL) * sizeof *out);
 }
 
-static void store_rows(Tensor out, int64_t row, int64_t col, const float *sums, int n_rows)
-{
-    int64_t n = out.shape[1] - col < WEIGHT_PANEL ? out.shape[1] - col : WEIGHT_PANEL;
-    for (int r = 0; r < n_rows; r++) memcpy(tensor_f32(out, row + r) + col, sums + r * WEIGHT_PANEL, (size_t)n * sizeof *sums);
-}
-
 void linear_blocks_spans(BlocksPanelFn fn, const LinearSpan *spans, int n_spans, Tensor x, void *scratch)
 {
     BlockRows rows = { 0 };
@@ -95,7 +89,7 @@ void linear_blocks_spans(BlocksPanelFn fn, const LinearSpan *spans, int n_spans,
                     float sums[BLOCKS_MAX_ROWS * WEIGHT_PANEL];
                     int n_rows = (int)(rows.n - r < BLOCKS_MAX_ROWS ? rows.n - r : BLOCKS_MAX_ROWS);
                     panel_sums(fn, s->job->weight, p, &rows, r, n_rows, sums);
-                    store_rows(s->job->out, first + r, p * WEIGHT_PANEL, sums, n_rows);
+                    linear_store_panel(s->job->out, first + r, p * WEIGHT_PANEL, sums, n_rows);
                 }
             }
         }

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-enum { ROWS_BYTES = 512 << 10 /* input rows that stay in a core's cache while panels go by */, MAX_PENDING = 4 /* 1 + log2(MAX_K_PARTS) */ };
+enum { ROWS_BYTES = 512 << 10 }; /* input rows that stay in a core's cache while panels go by */
 
 /* ---- layout ---- */
 
@@ -94,12 +94,6 @@ static void add_parts(float *sums, int n_parts, int n)
             for (int i = 0; i < n; i++) sums[part * n + i] += sums[(part + step) * n + i];
 }
 
-static void store_rows(Tensor out, int64_t row, int64_t col, const float *sums, int n_rows)
-{
-    int64_t n = out.shape[1] - col < WEIGHT_PANEL ? out.shape[1] - col : WEIGHT_PANEL;
-    for (int r = 0; r < n_rows; r++) memcpy(tensor_f32(out, row + r) + col, sums + r * WEIGHT_PANEL, (size_t)n * sizeof *sums);
-}
-
 static void panel_rows(Fp8PanelFn fn, const LinearSpan *s, int64_t panel, Tensor x, int64_t first, int64_t end)
 {
     const Weight *w = s->job->weight;
@@ -110,7 +104,7 @@ static void panel_rows(Fp8PanelFn fn, const LinearSpan *s, int64_t panel, Tensor
         memset(sums, 0, (size_t)(w->contract.k_parts * n) * sizeof *sums);
         fn(&p, x, row, n_rows, sums);
         add_parts(sums, w->contract.k_parts, n);
-        store_rows(s->job->out, row, panel * WEIGHT_PANEL, sums, n_rows);
+        linear_store_panel(s->job->out, row, panel * WEIGHT_PANEL, sums, n_rows);
     }
 }
 

@@ -41,6 +41,5 @@ typedef void (*Fp8PanelFn)(const Fp8Panel *p, Tensor x, int64_t first, int n_row
 /* The work of one worker: LinearSpansFn with the panel function of a variant. */
 void linear_fp8_spans(Fp8PanelFn fn, const LinearSpan *spans, int n_spans, Tensor x);
 
-/* One for each variant. */
+/* The contract; those of the variants are cpu_*_linear_fp8(). */
 void fp8_scalar_spans(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);
-void fp8_avx512_bf16_spans(const LinearSpan *spans, int n_spans, Tensor x, void *scratch);

@@ -114,7 +114,7 @@ static void panel(const Fp8Panel *p, Tensor x, int64_t first, int n_rows, float 
     }
 }
 
-void fp8_avx512_bf16_spans(const LinearSpan *spans, int n_spans, Tensor x, void *scratch)
+void cpu_avx512_bf16_linear_fp8(const LinearSpan *spans, int n_spans, Tensor x, void *scratch)
 {
     linear_fp8_spans(panel, spans, n_spans, x);
 }
