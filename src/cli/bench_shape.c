@@ -176,6 +176,7 @@ static Status run_all(Bench *b, Error *err)
             series_add(&b->pass[k], time_pass(b, PROMPT, widths[k], widths[k]));
         }
         series_add(&b->prefill, time_pass(b, 0, PREFILL, 1));
+        if (!s && stream_lost(st)) s = error_set(err, ERR_LOST, "%s", stream_lost(st));
     }
     return s;
 }

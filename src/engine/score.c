@@ -114,7 +114,10 @@ Status score_run(Scorer *s, const int32_t *ids, int32_t n, void (*rows)(void *ct
     numeric_mode_enter();
     for (int32_t first = 0; first < n; first += s->chunk) {
         int32_t take = n - first < s->chunk ? n - first : s->chunk;
-        rows(ctx, first, score_pass(s, ids, first, take, take));
+        Tensor logits = score_pass(s, ids, first, take, take);
+        const char *lost = stream_lost(backend_stream(s->backend));
+        if (lost) return error_set(err, ERR_LOST, "%s", lost);
+        rows(ctx, first, logits);
     }
     return OK;
 }

@@ -1,6 +1,7 @@
 /* A stack on a device, which is a fake one (support/cpu_device.c): the answers of a CPU, drafted and plain, under every rule;
  * refusal when its memory is too small; its loss in mid-answer. */
 #include "engine/engine_impl.h"
+#include "engine/score.h"
 #include "engine/stack.h"
 
 #include <setjmp.h>
@@ -189,6 +190,35 @@ static void test_lost_device_ends_everything(void **state)
     stack_close(&s);
 }
 
+static void count_scored(void *ctx, int32_t first, Tensor logits)
+{
+    *(int32_t *)ctx += (int32_t)logits.shape[0];
+}
+
+static void test_lost_device_scores_nothing(void **state)
+{
+    enum { N = 40, CHUNK = 8, WORKS_FOR = 3 }; /* as FAKE_DEVICE_SYNCS says: the third wait is the one that fails */
+    char dir[4096];
+    int32_t ids[N], n_scored = 0;
+    Error err = { 0 };
+    Backend *backend;
+    Model *model;
+    Scorer *scorer;
+    for (int32_t i = 0; i < N; i++) ids[i] = 200 + i;
+    snprintf(dir, sizeof dir, "%s/models/nano-plain", getenv("TANDEM_SOURCE_ROOT"));
+    setenv("FAKE_DEVICE_SYNCS", "3", 1);
+    assert_int_equal(backend_open(&backend, &(BackendOptions){ .n_workers = 1, .device = DEVICE_CUDA }, &err), OK);
+    unsetenv("FAKE_DEVICE_SYNCS");
+    assert_int_equal(model_open(&model, dir, backend, &(ModelOptions){ .limits = { CHUNK, CHUNK, 1, 1 } }, &err), OK);
+    assert_int_equal(score_open(&scorer, model, backend, N, CHUNK, &err), OK);
+    assert_int_equal(score_run(scorer, ids, N, count_scored, &n_scored, &err), ERR_LOST);
+    assert_non_null(strstr(err.text, "fake device failed"));
+    assert_int_equal(n_scored, (WORKS_FOR - 1) * CHUNK);
+    score_close(scorer);
+    model_close(model);
+    backend_close(backend);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -197,6 +227,7 @@ int main(void)
         cmocka_unit_test(test_small_memory_is_refused),
         cmocka_unit_test(test_device_that_does_not_open),
         cmocka_unit_test(test_lost_device_ends_everything),
+        cmocka_unit_test(test_lost_device_scores_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
