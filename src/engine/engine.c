@@ -186,6 +186,7 @@ static void retire(Engine *e, Sequence *seq)
     touch(e, r);
 }
 
+/* Ends what the front no longer wants. */
 static void end_if_asked(Engine *e, Sequence *seq)
 {
     Request *r = seq->request;
@@ -201,6 +202,7 @@ static void end_if_asked(Engine *e, Sequence *seq)
     if (seq->ended != FINISH_NONE) retire(e, seq);
 }
 
+/* Without its device an engine ends all that it has. */
 static void end_lost(Engine *e, Sequence *seq)
 {
     error_set(&seq->request->error, ERR_LOST, "%s", e->step.lost);
@@ -208,25 +210,14 @@ static void end_lost(Engine *e, Sequence *seq)
     retire(e, seq);
 }
 
-/* Without its device an engine ends all that it has. */
-static void fail_all(Engine *e)
+/* Calls end() for every sequence there is; it may take the one at hand out of the scheduler. */
+static void sweep(Engine *e, void (*end)(Engine *e, Sequence *seq))
 {
     Scheduler *s = &e->scheduler;
-    for (int32_t i = s->n_running; i-- > 0;) end_lost(e, s->running[i]);
+    for (int32_t i = s->n_running; i-- > 0;) end(e, s->running[i]);
     for (Sequence *seq = s->oldest_waiting, *next; seq; seq = next) {
         next = seq->younger;
-        end_lost(e, seq);
-    }
-}
-
-/* Ends what the front no longer wants. */
-static void sweep(Engine *e)
-{
-    Scheduler *s = &e->scheduler;
-    for (int32_t i = s->n_running; i-- > 0;) end_if_asked(e, s->running[i]);
-    for (Sequence *seq = s->oldest_waiting, *next; seq; seq = next) {
-        next = seq->younger;
-        end_if_asked(e, seq);
+        end(e, seq);
     }
 }
 
@@ -301,7 +292,7 @@ static void lose(Engine *e)
 {
     if (!e->is_lost) log_error("engine", "%s", e->step.lost);
     e->is_lost = true;
-    fail_all(e);
+    sweep(e, end_lost);
 }
 
 bool engine_step(Engine *e)
@@ -309,7 +300,7 @@ bool engine_step(Engine *e)
     numeric_mode_enter();
     intake(e);
     if (scheduler_is_idle(&e->scheduler)) return false;
-    sweep(e);
+    sweep(e, end_if_asked);
     atomic_fetch_sub(&e->n_waiting, scheduler_admit(&e->scheduler));
     if (!e->is_lost) {
         step_run(&e->step);
@@ -357,7 +348,7 @@ void engine_close(Engine *e)
     queue_close(e->incoming);
     if (e->has_thread) pthread_join(e->thread, NULL);
     intake(e);
-    sweep(e);
+    sweep(e, end_if_asked);
     publish(e);
     if (!e->keeps_drafter) drafter_close(e->drafter); /* it borrows from the model */
     model_close(e->model);
