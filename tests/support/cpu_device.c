@@ -1,6 +1,7 @@
 /* A device module for machines without a device: the CPU's operations behind the face of a module. Its "device" memory is the
  * host's, so what is shown is that the program goes the ways of a device, chooses there with the same results, plans by its
- * memory, and copes with its loss. Kernels are shown elsewhere (tests/gpu).
+ * memory, and copes with its loss. Logits that tokens were chosen from are NaN when a wait is over: nobody may read them there.
+ * Kernels are shown elsewhere (tests/gpu).
  *
  *     FAKE_DEVICE_MB=n      what it can give
  *     FAKE_DEVICE_SYNCS=n   it works for n waits and is lost then
@@ -23,6 +24,7 @@ struct Device {
     Chooser *chooser;    /* of the vocabulary that came last */
     int32_t  vocab_size;
     size_t   bytes_left;
+    Tensor   logits;     /* that were chosen from since the last wait; data NULL: none */
 };
 
 static long number_of(const char *name, long otherwise)
@@ -62,6 +64,9 @@ static void fake_memory(const Device *d, size_t *available, size_t *total)
 static void fake_sync(Device *d)
 {
     if (d->syncs_left > 0) d->syncs_left--;
+    for (int64_t r = 0; d->logits.data && r < d->logits.shape[0]; r++)
+        memset(tensor_f32(d->logits, r), 0xff, (size_t)d->logits.shape[1] * sizeof(float));
+    d->logits.data = NULL;
 }
 
 static const char *fake_lost(const Device *d)
@@ -133,6 +138,7 @@ static float *edited_row(Device *d, const ChooseJob *job, const ChooseRow *r)
 {
     int32_t vocab = (int32_t)job->logits.shape[1];
     const float *logits = tensor_f32(job->logits, r->row);
+    d->logits = job->logits;
     if (vocab > MAX_IDS) abort();
     memcpy(d->score, logits, (size_t)vocab * sizeof *d->score);
     edit_all(d->score, r, job->edits + r->first_edit, r->n_edits, logits);
