@@ -69,19 +69,11 @@ size_t load_quantize_room(const LoadTask *t)
 
 /* ---- one piece ---- */
 
-/* The largest magnitude of a row; an error when it holds something that no format can. Magnitudes are in the order of
- * their bits, and a maximum of integers is taken many at a time. */
+/* The largest magnitude of a row; an error when it holds something that no format can. */
 static Status amax_of(const LoadTask *t, int64_t row, const float *x, float *amax, Error *err)
 {
     const int64_t n = t->item->shape[1];
-    uint32_t most = 0;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], sizeof bits);
-        bits &= 0x7fffffff;
-        most = bits > most ? bits : most;
-    }
-    memcpy(amax, &most, sizeof most);
+    *amax = quant_amax(x, n);
     for (int64_t i = 0; !isfinite(*amax) && i < n; i++)
         if (!isfinite(x[i]))
             return error_set(err, ERR_INPUT, "tensor %s holds %g at row %" PRId64 ", column %" PRId64, t->item->name, (double)x[i],

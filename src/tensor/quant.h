@@ -104,7 +104,7 @@ Status quant_check_blocks(QuantFormat f, const void *blocks, int64_t n_blocks, c
 
 /* ---- encoding, for --quantization ---- */
 
-/* Largest magnitude; NaN is passed over, infinity is not. */
+/* Largest magnitude; NaN when one of them is no number. */
 float quant_amax(const float *x, int64_t n);
 
 /* FP8: w = code * scale. A scale for numbers up to amax, whoever shares it (tensor, row, 128 x 128); codes of x under

@@ -15,24 +15,16 @@ void fp8_decode_row(const QuantMatrix *m, int64_t row, float *out)
     }
 }
 
-/* In lanes, which compilers take side by side; a maximum does not depend on the order. */
+/* Magnitudes are in the order of their bits, infinity and NaN above all, and compilers take a maximum of integers many at a
+ * time. */
 float quant_amax(const float *x, int64_t n)
 {
-    enum { LANES = 8 };
-    float most[LANES] = { 0 }, amax = 0;
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        for (int k = 0; k < LANES; k++) {
-            float a = x[i + k] < 0 ? -x[i + k] : x[i + k];
-            most[k] = a > most[k] ? a : most[k];
-        }
+    int32_t most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t bits = (int32_t)(bits_of_float(x[i]) & 0x7fffffff);
+        most = bits > most ? bits : most;
     }
-    for (; i < n; i++) {
-        float a = x[i] < 0 ? -x[i] : x[i];
-        most[0] = a > most[0] ? a : most[0];
-    }
-    for (int k = 0; k < LANES; k++) amax = most[k] > amax ? most[k] : amax;
-    return amax;
+    return float_of_bits((uint32_t)most);
 }
 
 /* Never 0 or denormal: a scale that vanishes would turn 0 / scale into NaN. */

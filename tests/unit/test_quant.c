@@ -396,6 +396,10 @@ static void fp8_comes_back(void **state)
     assert_true(fp8_scale(quant_amax(x, N)) == 1.0f);
     fp8_encode(codes, x, N, 1.0f);
     assert_int_equal(codes[0], 0);
+    x[N / 2] = -INFINITY;
+    assert_true(quant_amax(x, N) == INFINITY);
+    x[N - 1] = NAN;
+    assert_true(isnan(quant_amax(x, N)));
 }
 
 /* An E2M1 number is within a quarter of its magnitude or of its block's step; a block of zeros stays one. */

@@ -189,15 +189,9 @@ static void round_rows(Stream *st, Tensor out, Tensor x)
     rows_round(st, out, x, round_values);
 }
 
-/* As integers, which orders magnitudes, infinity and NaN too. */
 static uint32_t largest_bits(const float *x, int64_t n)
 {
-    uint32_t most = 0;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits = bits_of_float(x[i]) & 0x7fffffffu;
-        most = bits > most ? bits : most;
-    }
-    return most;
+    return bits_of_float(quant_amax(x, n));
 }
 
 static const StoreKernels store_kernels = { round_values, largest_bits, fp8_encode };
