@@ -21,11 +21,6 @@ typedef struct Room {
     size_t   code_bytes, scale_bytes, bytes; /* of a row; of everything */
 } Room;
 
-static size_t page_up(size_t n)
-{
-    return (n + DATA_FILE_PAGE - 1) / DATA_FILE_PAGE * DATA_FILE_PAGE;
-}
-
 /* The task of n of its rows before they are rounded. */
 static LoadTask plain_task(const LoadTask *t, int64_t first, int64_t n)
 {
@@ -45,11 +40,11 @@ static Room room_of(const LoadTask *t, char *staging)
     r.code_bytes = quant_row_bytes(t->item->quantize, n_in);
     r.scale_bytes = t->item->quantize == QUANT_FP8 ? sizeof(float) : (size_t)n_in / 16;
     LoadTask piece = plain_task(t, 0, r.n_piece);
-    r.bytes = page_up(load_task_room(&piece));
+    r.bytes = data_file_whole_pages(load_task_room(&piece));
     r.codes = staging + r.bytes;
-    r.bytes += page_up((size_t)r.n_piece * r.code_bytes);
+    r.bytes += data_file_whole_pages((size_t)r.n_piece * r.code_bytes);
     r.scales = staging + r.bytes;
-    r.bytes += page_up((size_t)r.n_piece * r.scale_bytes);
+    r.bytes += data_file_whole_pages((size_t)r.n_piece * r.scale_bytes);
     r.row = (float *)(void *)(staging + r.bytes);
     r.bytes += (size_t)(t->item->contract.mode == MATH_F32 ? r.n_piece : 1) * (size_t)n_in * sizeof *r.row;
     return r;

@@ -70,7 +70,7 @@ void weights_array(WeightList *list, float **out, int64_t a, int64_t b, int64_t 
 /* ---- using ---- */
 
 /* The layout that --quantization and dummy weights give a matrix: FP8 with a scale for each output, NVFP4 as ModelOpt writes it,
- * integers of four bits in groups of 128. */
+ * MXFP4, integers of four bits in groups of 128. Geometry only: no pointers. */
 QuantMatrix weights_quantized(QuantFormat format, int64_t n_out, int64_t n_in);
 
 /* Memory that loading will take. */

@@ -219,7 +219,7 @@ Status checkpoint_stage(const Checkpoint *c, const CheckpointPart *part, uint64_
 static size_t turned_bytes(const CheckpointTensor *t, int64_t n)
 {
     size_t bytes = (size_t)n * quant_row_bytes(t->stored.format, t->stored.n_in);
-    return t->rows.a ? (bytes + DATA_FILE_PAGE - 1) / DATA_FILE_PAGE * DATA_FILE_PAGE : 0;
+    return t->rows.a ? data_file_whole_pages(bytes) : 0;
 }
 
 size_t checkpoint_stage_rows_room(const CheckpointTensor *t, int64_t n)

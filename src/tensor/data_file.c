@@ -80,14 +80,9 @@ static uint64_t page_down(uint64_t n)
     return n & ~(uint64_t)(DATA_FILE_PAGE - 1);
 }
 
-static uint64_t page_up(uint64_t n)
-{
-    return page_down(n + DATA_FILE_PAGE - 1);
-}
-
 size_t data_file_room(size_t n)
 {
-    return (size_t)page_up(n) + DATA_FILE_PAGE;
+    return data_file_whole_pages(n) + DATA_FILE_PAGE;
 }
 
 /* The file opened again under its name, unless that is another one by now. */
@@ -166,7 +161,7 @@ static size_t read_direct(DataFile *f, int fd, uint64_t first, uint64_t end, cha
 
 Status data_file_stage(DataFile *f, uint64_t offset, size_t n, void *staging, void **at, Error *err)
 {
-    const uint64_t first = page_down(offset), end = page_up(offset + n);
+    const uint64_t first = page_down(offset), end = page_down(offset + n + DATA_FILE_PAGE - 1);
     const size_t skip = (size_t)(offset - first);
     *at = (char *)staging + skip;
     if (n == 0) return OK;

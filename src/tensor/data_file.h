@@ -31,6 +31,10 @@ Status data_file_read(const DataFile *f, uint64_t offset, void *out, size_t n, E
  * are. What is in the page cache comes from there; the rest past it, or, where the file system does not do that, through
  * it, and is dropped again. */
 enum { DATA_FILE_PAGE = 4096 };
+static inline size_t data_file_whole_pages(size_t n)
+{
+    return (n + DATA_FILE_PAGE - 1) / DATA_FILE_PAGE * DATA_FILE_PAGE;
+}
 size_t data_file_room(size_t n);
 Status data_file_stage(DataFile *f, uint64_t offset, size_t n, void *staging, void **at, Error *err);
 

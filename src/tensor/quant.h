@@ -75,7 +75,8 @@ typedef struct QuantMatrix {
     int         zero_offset;         /* added to a stored GPTQ zero point, modulo 16: 1 for format "gptq", else 0 */
 } QuantMatrix;
 
-/* Rows [first, first + n), which share no scales and no word of zero points with rows before; a format whose rows lie together. */
+/* Rows [first, first + n) of a format whose rows lie together. They lie in one group of scales or begin one, and begin a word of
+ * zero points where there are any. */
 QuantMatrix quant_rows(const QuantMatrix *m, int64_t first, int64_t n);
 
 /* scales[i] as float32. */
@@ -85,6 +86,7 @@ float quant_scale_at(const QuantMatrix *m, int64_t i);
 int   quant_int4_code(const QuantMatrix *m, int64_t row, int64_t k);
 int   quant_int4_zero(const QuantMatrix *m, int64_t row, int64_t group);
 float quant_int4_scale(const QuantMatrix *m, int64_t row, int64_t group);
+extern const uint8_t quant_awq_place[8]; /* of output i % 8 in its word, in codes from the lowest */
 static inline bool quant_is_int4(QuantFormat f)
 {
     return f == QUANT_AWQ || f == QUANT_GPTQ || f == QUANT_INT4;

@@ -20,7 +20,7 @@ static int nibble_of(uint32_t word, int64_t place)
     return (int)(word >> 4 * place & 15);
 }
 
-static const uint8_t awq_place[8] = { 0, 4, 1, 5, 2, 6, 3, 7 };
+const uint8_t quant_awq_place[8] = { 0, 4, 1, 5, 2, 6, 3, 7 };
 
 static int64_t groups_of(const QuantMatrix *m)
 {
@@ -30,7 +30,7 @@ static int64_t groups_of(const QuantMatrix *m)
 int quant_int4_code(const QuantMatrix *m, int64_t row, int64_t k)
 {
     switch (m->format) {
-    case QUANT_AWQ: return nibble_of(word_at(m->codes, k * (m->n_out / 8) + row / 8), awq_place[row % 8]);
+    case QUANT_AWQ: return nibble_of(word_at(m->codes, k * (m->n_out / 8) + row / 8), quant_awq_place[row % 8]);
     case QUANT_GPTQ: return nibble_of(word_at(m->codes, k / 8 * m->n_out + row), k % 8);
     default: return nibble_of(word_at(m->codes, row * (m->n_in / 8) + k / 8), k % 8);
     }
@@ -39,7 +39,7 @@ int quant_int4_code(const QuantMatrix *m, int64_t row, int64_t k)
 int quant_int4_zero(const QuantMatrix *m, int64_t row, int64_t group)
 {
     switch (m->format) {
-    case QUANT_AWQ: return nibble_of(word_at(m->zeros, group * (m->n_out / 8) + row / 8), awq_place[row % 8]);
+    case QUANT_AWQ: return nibble_of(word_at(m->zeros, group * (m->n_out / 8) + row / 8), quant_awq_place[row % 8]);
     case QUANT_GPTQ: return (nibble_of(word_at(m->zeros, group * (m->n_out / 8) + row / 8), row % 8) + m->zero_offset) & 15;
     default: return m->zeros ? nibble_of(word_at(m->zeros, row / 8 * groups_of(m) + group), row % 8) : 8;
     }

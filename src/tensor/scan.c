@@ -84,7 +84,6 @@ static Status take_escape(Scan *s, char *out, size_t *n)
     return OK;
 }
 
-/* A string, decoded in place and NUL-terminated over its closing quote. */
 Status scan_string(Scan *s, char **out)
 {
     if (!scan_take(s, '"')) return scan_bad(s, "a string is expected");
@@ -112,7 +111,6 @@ Status scan_string(Scan *s, char **out)
     return scan_bad(s, "it ends inside a string");
 }
 
-/* A count: decimal digits, no sign, fraction, exponent or leading zero, at most 2^63 - 1. */
 Status scan_count(Scan *s, int64_t *out)
 {
     scan_space(s);
@@ -130,7 +128,6 @@ Status scan_count(Scan *s, int64_t *out)
     *out = value;
     return OK;
 }
-
 
 /* ---- values that nobody wants ---- */
 

@@ -25,5 +25,5 @@ bool   scan_take(Scan *s, char c);
 Status scan_string(Scan *s, char **out);
 /* A count: decimal digits, no sign, fraction, exponent or leading zero, at most 2^63 - 1. */
 Status scan_count(Scan *s, int64_t *out);
-/* Over any value, without looking at what stands between its brackets too closely. */
+/* Over any value: words, strings and brackets are looked at, not whether commas and colons stand where they should. */
 Status scan_skip(Scan *s);

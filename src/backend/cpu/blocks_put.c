@@ -119,10 +119,9 @@ static void read_fp4(const QuantMatrix *m, int64_t row, int64_t k, RowUnit *u)
 /* AWQ: eight outputs share the word of an input. */
 static void read_awq(const QuantMatrix *m, int64_t row, int64_t k, int n, uint8_t *code)
 {
-    static const uint8_t place[8] = { 0, 4, 1, 5, 2, 6, 3, 7 };
     const int64_t words = m->n_out / 8;
-    const uint8_t *at = (const uint8_t *)m->codes + (k * words + row / 8) * 4 + place[row % 8] / 2;
-    const int shift = place[row % 8] % 2 * 4;
+    const int place = quant_awq_place[row % 8], shift = place % 2 * 4;
+    const uint8_t *at = (const uint8_t *)m->codes + (k * words + row / 8) * 4 + place / 2;
     for (int j = 0; j < n; j++) code[j] = at[j * words * 4] >> shift & 15;
 }
 
