@@ -176,6 +176,11 @@ const DeviceModule *backend_module(const Backend *b, Device **device)
     return b->stream.module;
 }
 
+bool backend_is_device(const Backend *b)
+{
+    return b && b->stream.module;
+}
+
 void backend_free(Backend *b, void *p)
 {
     if (!p) return;

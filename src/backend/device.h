@@ -58,6 +58,7 @@ enum { DEVICE_ATTENTION_TILE = 128 };
 
 /* The module and device of a backend; NULL on a CPU. */
 const DeviceModule *backend_module(const Backend *b, Device **device);
+bool                backend_is_device(const Backend *b); /* NULL: not yet opened, counts as a CPU */
 
 /* The one symbol of a module. */
 const DeviceModule *tandem_device_module(void);

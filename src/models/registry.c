@@ -37,9 +37,8 @@ static Status find_act(DType *out, const ModelConfig *config, const ModelOptions
 /* The cache of keys and values: what --kv-cache-dtype asks for, else the arithmetic's type. */
 static Status find_kv(DType *out, DType act, Backend *backend, const ModelOptions *options, Error *err)
 {
-    Device *device;
     *out = options->kv_dtype == DT_NONE ? act : options->kv_dtype;
-    if (*out != act && backend && backend_module(backend, &device))
+    if (*out != act && backend_is_device(backend))
         return error_set_param(err, ERR_UNSUPPORTED, "--kv-cache-dtype",
                                "--kv-cache-dtype: caches on a GPU are of the type that --dtype computes in, here %s, and %s was asked for; "
                                "--device cpu takes it", dtype_name(act), dtype_name(*out));
@@ -80,8 +79,7 @@ void model_close(Model *m)
 /* A device sums a bf16 cache in tiles of its own: other bits, so another fingerprint. */
 static int32_t attention_tile(const Backend *backend, DType kv)
 {
-    Device *device;
-    return backend && kv == DT_BF16 && backend_module(backend, &device) ? DEVICE_ATTENTION_TILE : 1;
+    return kv == DT_BF16 && backend_is_device(backend) ? DEVICE_ATTENTION_TILE : 1;
 }
 
 static Status decoder_new(Decoder **out, const ModelKind *kind, const ModelConfig *config, DType act, DType kv, Backend *backend,
@@ -164,8 +162,7 @@ static Status list_weights(Decoder *d, const Checkpoint *file, QuantFormat quant
 
 static Status check_quantization(QuantFormat format, const Backend *backend, Error *err)
 {
-    Device *device;
-    if (!format || !backend || !backend_module(backend, &device)) return OK;
+    if (!format || !backend_is_device(backend)) return OK;
     return error_set_param(err, ERR_UNSUPPORTED, "--quantization",
                            "--quantization: quantised weights are computed with on CPUs only; add --device cpu");
 }

@@ -13,8 +13,7 @@
 
 void weights_begin(WeightList *list, MathMode mode, const Backend *backend)
 {
-    Device *device;
-    *list = (WeightList){ .mode = mode, .decodes = backend && backend_module(backend, &device) };
+    *list = (WeightList){ .mode = mode, .decodes = backend_is_device(backend) };
 }
 
 void weights_scope(WeightList *list, const char *format, ...)
