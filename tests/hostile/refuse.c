@@ -142,7 +142,7 @@ void refuse_cut_later(const char *path, const char *file, long n, const char *fo
     check(path, &(Cut){ file, n }, name);
 }
 
-void accept(const char *path, const char *what)
+void accept_model(const char *path, const char *what)
 {
     Verdict v = ask(path, NULL, what);
     if (v.planned || v.opened) fail_msg("%s: %s", what, v.err.text);

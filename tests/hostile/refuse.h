@@ -10,7 +10,7 @@ void refuse(const char *path, const char *format, ...) __attribute__((format(pri
 /* The same with a file that is cut to n bytes once its header was read. */
 void refuse_cut_later(const char *path, const char *file, long n, const char *format, ...) __attribute__((format(printf, 4, 5)));
 /* And one that must open, so that the tests are about what they say. */
-void accept(const char *path, const char *what);
+void accept_model(const char *path, const char *what);
 
 int  refused_count(void);
 void refused_reset(void);

@@ -469,7 +469,7 @@ static void strange_files(void **state)
     char path[512];
     snprintf(path, sizeof path, "%s", model());
     put_model(&(Change){ 0 });
-    accept(path, "the model as it is");
+    accept_model(path, "the model as it is");
     unlink(path);
     refuse(path, "no file");
     assert_int_equal(mkdir(path, 0700), 0);

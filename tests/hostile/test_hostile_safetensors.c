@@ -415,7 +415,7 @@ static void hostile_indexes(void **state)
     begin_plain();
     full_index(&good, -1, NULL, NULL);
     put_shards(good.data);
-    accept(world.dir.path, "two shards");
+    accept_model(world.dir.path, "two shards");
     for (int i = 0; i < COUNT(places); i++) refuse_index(places[i], NULL, places[i]);
     refuse_index(NULL, "model.nobody.weight", "a name that no shard has");
     refuse_index(NULL, "model.norm.weight", "a name that stands there twice");
@@ -605,7 +605,7 @@ static void hostile_parts(void **state)
         snprintf(below, sizeof below, "tests/data/published/%s", c->layout);
         begin(below);
         put_model();
-        accept(world.dir.path, c->layout);
+        accept_model(world.dir.path, c->layout);
         snprintf(name, sizeof name, "model.layers.1.self_attn.q_proj.%s", c->part);
         Row *r = row(name);
         if (c->dtype) snprintf(r->dtype, sizeof r->dtype, "%s", c->dtype);
@@ -626,7 +626,7 @@ static void strange_files(void **state)
     begin_plain();
     snprintf(path, sizeof path, "%s", file("model.safetensors"));
     put_model();
-    accept(world.dir.path, "the model as it is");
+    accept_model(world.dir.path, "the model as it is");
     unlink(path);
     refuse(world.dir.path, "no weights at all");
     assert_int_equal(mkdir(path, 0700), 0);
