@@ -35,6 +35,9 @@ typedef struct Penalties {
     float repetition, presence, frequency;
 } Penalties;
 
+/* Coupled ranks leave out ids whose logit is further than this below the best: all of them together would hardly ever be drawn. */
+#define RANK_REACH 14.0f
+
 /* A row to be chosen for, or ranked. */
 typedef struct ChooseRow {
     int32_t   row;                  /* of the logits */

@@ -179,8 +179,8 @@ typedef struct Ops {
     /* What choose() of sampling/choose.h gives for each row, in every bit. Results can be read after a sync. */
     void (*choose)(Stream *, const ChooseJob *job);
 
-    /* The k best ids of each row by score = logit + coupling * noise (where coupled: ids more than 14 below the best logit left
-     * out), and the log of their sum. The scores have the host's bits, the sum too where nothing is coupled. */
+    /* The k best ids of each row by score = logit + coupling * noise (where coupled: ids more than RANK_REACH below the best logit
+     * left out), and the log of their sum. The scores have the host's bits, the sum too where nothing is coupled. */
     void (*rank)(Stream *, const RankJob *job);
 } Ops;
 

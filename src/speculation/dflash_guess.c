@@ -213,12 +213,10 @@ static void couple_chunk(float *x, int32_t first, int32_t n, float weight, DrawK
 }
 
 /* Logits become logit + weight * noise. Only the k best are looked at, so only they need the noise itself, which takes
- * two logarithms; for the others its bound is near enough, since all that is left of them is their part of the sum.
- * Ids so unlikely that all of them together would hardly ever be drawn are left out. */
+ * two logarithms; for the others its bound is near enough, since all that is left of them is their part of the sum. */
 static void couple_row(float *x, int32_t n, float weight, DrawKey key, uint32_t index, Best *best)
 {
-    static const float FAR = 14;
-    const float least = row_max(x, n) - FAR;
+    const float least = row_max(x, n) - RANK_REACH;
     best->n = 0;
     for (int32_t first = 0; first < n; first += NOISE_CHUNK) {
         int32_t count = n - first < NOISE_CHUNK ? n - first : NOISE_CHUNK;

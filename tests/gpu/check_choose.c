@@ -204,7 +204,7 @@ static int32_t rank_on_host(Rig *r, const float *logits, const RowCase *c, float
     memcpy(r->score, logits, (size_t)r->vocab * sizeof *logits);
     if (rules_change(&c->rule)) rules_apply(r->score, n, &c->rule, r->marks);
     if (!row_is_usable(r->score, n)) return -1; /* a penalty overflowed */
-    float least = row_max(r->score, n) - 14;
+    float least = row_max(r->score, n) - RANK_REACH;
     for (int32_t i = 0; i < n && weight > 0; i++)
         r->score[i] = r->score[i] >= least && r->score[i] > -INFINITY ? r->score[i] + weight * gumbel_noise(c->key, c->index, (uint32_t)i) : -INFINITY;
     int32_t found = topk_list(r->score, n, k, id, value);

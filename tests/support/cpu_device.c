@@ -173,7 +173,7 @@ static void fake_rank(Stream *st, const RankJob *job)
         float *x = edited_row(*(Device **)st, &job->rows, r);
         job->ranked[i] = (Ranked){ .n = -1 };
         if (!x) continue;
-        float least = row_max(x, r->n_valid) - 14;
+        float least = row_max(x, r->n_valid) - RANK_REACH;
         DrawKey key = { r->seed, r->choice };
         for (int32_t id = 0; id < r->n_valid && r->coupling > 0; id++)
             x[id] = x[id] >= least ? x[id] + r->coupling * gumbel_noise(key, r->index, (uint32_t)id) : -INFINITY;

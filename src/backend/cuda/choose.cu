@@ -211,16 +211,15 @@ static __device__ float noise_of(const ChooseRow &r, int32_t id)
     return noise_of_word(words[id & 3]);
 }
 
-/* Ids so unlikely that all of them together would hardly ever be drawn are left out (speculation/dflash_guess.c). */
+/* Ids out of reach of the best are left out, as in speculation/dflash_guess.c. */
 static __global__ void __launch_bounds__(THREADS) couple(const __grid_constant__ ChooseArgs a)
 {
-    const float FAR = 14;
     begin_kernel();
     ChooseRow r = a.rows[blockIdx.y];
     Span span = span_of(a, r.n_valid);
     float *x = row_of(a, r);
     uint64_t word = splits_max(a, a.looked); /* the score itself may be changed by its block already */
-    float least = score_of(word) - FAR;
+    float least = score_of(word) - RANK_REACH;
     bool is_usable = word != BROKEN && word != 0;
     if (is_usable) word = 0;
     for (int32_t first = span.first + 4 * threadIdx.x; is_usable && first < span.end; first += 4 * THREADS) {
