@@ -24,7 +24,7 @@ typedef struct BaseKey {
 struct RowChooser {
     Chooser   *host;
     Backend   *backend;
-    const Ops *ops;      /* NULL: there is no device, or it does not choose */
+    const Ops *ops;      /* NULL: there is no device */
     int32_t    vocab_size, max_rows, max_ranks;
     Tensor     logits;
     float     *read;     /* [max_rows][vocab] copies of rows that the host looks at; memory of both sides */
@@ -76,7 +76,7 @@ Status row_chooser_open(RowChooser **out, Backend *backend, int32_t vocab_size, 
     RowChooser *c = mem_alloc(sizeof *c);
     if (!c) return error_set(err, ERR_NOMEM, "no memory to choose tokens");
     c->backend = backend;
-    c->ops = backend_ops(backend)->choose && vocab_size <= MAX_SAMPLED_VOCAB ? backend_ops(backend) : NULL;
+    c->ops = backend_ops(backend)->choose ? backend_ops(backend) : NULL;
     c->vocab_size = vocab_size;
     c->max_rows = max_rows;
     c->max_ranks = max_ranks;

@@ -14,20 +14,23 @@
 
 typedef struct RowChooser RowChooser;
 
-/* For logits [at most max_rows, vocab_size] in memory of backend_alloc_device(). max_ranks: of row_chooser_add_rank(); 0 = none. */
+/* For logits [at most max_rows, vocab_size] in memory of backend_alloc_device(). max_ranks: the largest k of row_chooser_add_rank();
+ * 0 = it is not called. The backend is borrowed until close. ERR_NOMEM, or chooser_open()'s ERR_UNSUPPORTED. */
 Status row_chooser_open(RowChooser **out, Backend *backend, int32_t vocab_size, int32_t max_rows, int32_t max_ranks, Error *err);
 void   row_chooser_close(RowChooser *c); /* copes with NULL */
 
 /* False: everything is done in _choose, and _add and _queue cost nothing. */
 bool row_chooser_is_device(const RowChooser *c);
 
+/* `logits` is borrowed until the sync; nobody else reads a row on a device that was added: rules are applied in place. */
 void row_chooser_begin(RowChooser *c, Tensor logits);
 void row_chooser_add(RowChooser *c, int32_t row, const RowRule *rule, DrawKey key, uint32_t index);
 void row_chooser_read(RowChooser *c, int32_t row); /* somebody will look at its logits */
 void row_chooser_queue(RowChooser *c, Stream *st);
 
 void row_chooser_choose(RowChooser *c, int32_t row, const RowRule *rule, DrawKey key, uint32_t index, Choice *out);
-/* The row in host memory, until the next begin; it was asked for by _read, or by an _add that the device could not take. */
+/* The row in host memory, borrowed until the next begin, free to be changed; it was asked for by _read, or by an _add that the
+ * device could not take. On a CPU it is the row itself. */
 float *row_chooser_logits(RowChooser *c, int32_t row);
 
 /* The k best ids of a row by score = logit under the rule + weight * noise (ops.h, rank), for drafters; k is the same for all
