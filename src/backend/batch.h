@@ -10,8 +10,9 @@
  *   uncertain  a tree (or chain) whose row 0 is the anchor: entries go behind n_committed in row
  *              order, states stay, every row's update is logged; Model.commit makes one path permanent
  *
- * Arrays marked [dev] live where the kernels run. All memory is the batch
- * builder's, borrowed until it builds the next one. */
+ * Arrays of ids lie in the host's memory (a device keeps copies of its own, cuda/device.cu), out
+ * tensors where the kernels run: the host has rows of them copied (sampling/row_chooser.h). All
+ * memory is whoever's that builds the batch, borrowed until it builds the next one. */
 #pragma once
 
 #include "backend/contract.h"
@@ -35,8 +36,8 @@ typedef struct BatchSeq {
 typedef struct Batch {
     int32_t         n_rows, n_seqs, n_outputs; /* bucket sizes, padding included */
     int32_t         n_uncertain_rows;          /* they are rows [0, this) */
-    const BatchSeq *seqs;                      /* [dev][n_seqs], host copy beside it */
-    const int32_t  *token;                     /* [dev][n_rows] vocabulary id; a placeholder's at image rows */
+    const BatchSeq *seqs;                      /* [n_seqs] */
+    const int32_t  *token;                     /* [n_rows] vocabulary id; a placeholder's at image rows */
     const int32_t  *seq;                       /* [n_rows] -1 = padding: nobody sees it, store = dump entry */
     const int32_t  *index;                     /* [n_rows] place in its sequence: causality, splits, draw key */
     const int32_t  *rope;                      /* [3][n_rows] rotary coordinates; differ from index after images */
@@ -72,7 +73,7 @@ typedef struct KvView {
     DType          dtype;
     int32_t        n_heads, head_dim;
     int32_t        block_size, max_blocks;
-    const int32_t *block_table; /* [dev][n_slots][max_blocks] */
+    const int32_t *block_table; /* [n_slots][max_blocks], in the host's memory as well */
 } KvView;
 
 /* One layer of one per-sequence group: entry of slot s at data + s * slot_bytes. */

@@ -36,7 +36,7 @@ typedef struct CacheMemory {
     size_t         layer_bytes;
     int32_t        block_size;    /* entries a block */
     int32_t        max_blocks;    /* row length of block_table */
-    const int32_t *block_table;   /* [dev][n_slots][max_blocks], block 0 is the dump block (padding) */
+    const int32_t *block_table;   /* [n_slots][max_blocks], block 0 is the dump block (padding) */
 } CacheMemory;
 
 /* The store of an entry of a per-token group. */

@@ -1,4 +1,4 @@
-/* What attention.cu and attention_tiles.cu share: one call as kernels see it. */
+/* What the files of attention share: one call as kernels see it. */
 #pragma once
 
 #include "backend/cuda/cuda_impl.h"
