@@ -2,8 +2,8 @@
  *
  * Weights are made up (the shapes of config.json count). A prompt of `context` tokens is computed, then steps of 1, 2, 4 ..
  * 64 rows behind it, each repeated: pass and choosing; then a prompt of `prompt` tokens. Before timing, the logits of the last row of every
- * width must have the bits of a pass of that row alone (not for recurrent models, whose state goes on with every pass). With
- * `rows` only a few passes of so many rows are made, for a profiler. */
+ * width must have the bits of a pass of that row alone, else it fails in the end (not for recurrent models, whose state goes on
+ * with every pass). With `rows` only a few passes of so many rows are made, for a profiler. */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "engine/score.h"
@@ -88,14 +88,17 @@ static int64_t differing(Scorer *s, const int32_t *ids, int32_t context, int32_t
     return n;
 }
 
-static void time_widths(Step *s, const Model *model, const int32_t *ids, int32_t context)
+/* Returns how many logits differ by width. */
+static int64_t time_widths(Step *s, const Model *model, const int32_t *ids, int32_t context)
 {
     static const int32_t widths[] = { 1, 2, 4, 8, 16, 32, 64 };
     double one[ENDINGS], bytes = (double)model->info.read_bytes_per_pass;
+    int64_t n_differing = 0;
     printf("context %d; a pass reads %.2f GB of weights; ms a step and against one row, by where its tokens are chosen\n"
            " rows   device, greedy            GB/s   device, sampled      all logits to host   last row's alone     bits that differ\n", context, bytes * 1e-9);
     for (int i = 0; i < COUNT(widths); i++) {
         int64_t n = differing(s->scorer, ids, context, widths[i], model->info.vocab_size);
+        n_differing += n;
         double ms[ENDINGS];
         for (int e = 0; e < ENDINGS; e++) ms[e] = median_of_steps(s, ids, context, widths[i], (Ending)e);
         if (i == 0) memcpy(one, ms, sizeof one);
@@ -108,6 +111,24 @@ static void time_widths(Step *s, const Model *model, const int32_t *ids, int32_t
         printf("  %lld\n", (long long)n);
         fflush(stdout);
     }
+    return n_differing;
+}
+
+static bool is_recurrent(const Model *model)
+{
+    CacheGroup groups[MAX_GROUPS];
+    int n = model->groups(model, groups);
+    for (int g = 0; g < n; g++)
+        if (groups[g].kind != CACHE_PER_TOKEN) return true;
+    return false;
+}
+
+/* What makes the times worthless. */
+static Status judge(const Step *s, const Model *model, int64_t n_differing, Error *err)
+{
+    if (stream_lost(s->stream)) return error_set(err, ERR_LOST, "%s", stream_lost(s->stream));
+    if (n_differing == 0 || is_recurrent(model)) return OK;
+    return error_set(err, ERR_NUMERIC, "%lld logits depend on how many rows came along", (long long)n_differing);
 }
 
 static void time_prompt(Scorer *s, const Model *model, const int32_t *ids, int32_t prompt)
@@ -142,15 +163,16 @@ static Status run(const char *dir, DeviceChoice device, int32_t context, int32_t
     for (int32_t i = 0; i < longest; i++) ids[i] = (int32_t)((uint32_t)i * 2654435761u % (uint32_t)model->info.vocab_size);
     prompt_ms(scorer, ids, context);
     for (int i = 0; i < 3 && only > 0; i++) run_step(&step, ids, context, only, only > MAX_WIDTH ? ONE_LOGITS : GREEDY);
-    if (!only) time_widths(&step, model, ids, context);
+    int64_t n_differing = only ? 0 : time_widths(&step, model, ids, context);
     if (!only && prompt > 0) time_prompt(scorer, model, ids, prompt);
+    s = judge(&step, model, n_differing, err);
     mem_free(ids);
     backend_free(backend, step.logits);
     row_chooser_close(step.chooser);
     score_close(scorer);
     model_close(model);
     backend_close(backend);
-    return OK;
+    return s;
 }
 
 int main(int argc, char **argv)
