@@ -4,7 +4,9 @@
  *     check_choose [--seed N] [--large] [--bench]
  *
  * Logits: usual ones, ties, -inf, NaN, huge, denormals; vocabularies that are a multiple of nothing; all rules and filters;
- * rows in any order. The logits lie between guard bytes. --large adds vocabularies of 32,003 and 151,936. */
+ * rows in any order; histories so long that the list of edits is full before all rows are in it. The logits lie between guard
+ * bytes. --large adds vocabularies of 32,003 and 151,936. Over the fake device (support/cpu_device.c) it is a test of
+ * row_chooser.c. */
 #include "backend/fault.h"
 #include "base/clock.h"
 #include "base/memory.h"
@@ -19,14 +21,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ROWS = 70, MAX_RANKS = 300, GUARD_FLOATS = 1024, HISTORY = 40, MAX_BIAS = 6, MAX_REPORTS = 20 };
+enum { MAX_ROWS = 70, MAX_RANKS = 300, GUARD_FLOATS = 1024, HISTORY = 40, LONG_HISTORY = 6000, LONG_VOCAB = 9000, MAX_BIAS = 6, MAX_REPORTS = 20 };
 
 typedef struct Rig {
     Backend    *backend;
     RowChooser *chooser;
     Chooser    *host;
     uint64_t    random;
-    int32_t     vocab;
+    int32_t     vocab, history; /* ids of a prompt, at most of an output */
     float      *logits;          /* [MAX_ROWS][vocab] */
     float      *device, *device_base, *copy; /* the same there; between guards; a way to the host */
     float      *score;           /* [vocab] */
@@ -102,8 +104,8 @@ static void fail(Rig *r, const char *what, int32_t row, const RowCase *c)
 
 static const int32_t *history_ids(Rig *r)
 {
-    static int32_t ids[2 * HISTORY];
-    for (int32_t i = 0; i < 2 * HISTORY; i++) ids[i] = below(r, 2) ? below(r, r->vocab) : below(r, r->vocab < 9 ? r->vocab : 9);
+    static int32_t ids[2 * LONG_HISTORY];
+    for (int32_t i = 0; i < 2 * r->history; i++) ids[i] = below(r, 2) ? below(r, r->vocab) : below(r, r->vocab < 9 ? r->vocab : 9);
     return ids;
 }
 
@@ -121,13 +123,13 @@ static void make_case(Rig *r, RowCase *c, const int32_t *ids)
     if (!below(r, 3)) p->frequency_penalty = 4 * unit(r) - 2;
     for (int32_t i = 0; i < 3; i++) c->banned[i] = below(r, r->vocab);
     for (int32_t i = 0; i < MAX_BIAS; i++) c->bias[i] = (LogitBias){ below(r, r->vocab), 200 * unit(r) - 100 };
-    for (int32_t i = 0; i < MAX_DEPTH; i++) c->path[i] = ids[below(r, 2 * HISTORY)];
+    for (int32_t i = 0; i < MAX_DEPTH; i++) c->path[i] = ids[below(r, 2 * r->history)];
     if (!below(r, 4)) p->n_bias = below(r, MAX_BIAS + 1); /* ids may come twice: then the host chooses */
     c->rule.n_banned = below(r, 4) ? 0 : below(r, 4);
     c->rule.n_valid = below(r, 3) ? 0 : 1 + below(r, r->vocab);
     c->key = (DrawKey){ (uint64_t)next(r) << 32 | next(r), next(r) % 16 };
     c->index = next(r) % 5000;
-    c->history = (History){ ids, ids + HISTORY, NULL, HISTORY, below(r, HISTORY), 0 };
+    c->history = (History){ ids, ids + r->history, NULL, r->history, below(r, r->history), 0 };
 }
 
 /* A row of the same tree: all is the same but place and path. */
@@ -339,6 +341,7 @@ int main(int argc, char **argv)
         if (vocabs[v] > 10000 && !is_large) continue;
         open_vocab(&r, vocabs[v]);
         for (int round = 0; round < (vocabs[v] > 10000 ? 2 : 6); round++) {
+            r.history = round == 0 && vocabs[v] > LONG_VOCAB ? LONG_HISTORY : HISTORY;
             check_choices(&r, round ? 1 + below(&r, MAX_ROWS) : MAX_ROWS);
             check_ranks(&r, 1 + below(&r, MAX_ROWS));
         }
