@@ -1,8 +1,6 @@
 /* linear over weights in stored blocks: rows come back as the decoder has them, every variant has the scalar table's bits, and
  * the table is as far from the exact sum as rounding inputs to eight bits explains. --bench: their speed. */
-#include "check.h"
-
-#include "backend/measure.h"
+#include "linear_cases.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -154,15 +152,7 @@ static void check_variants(Check *c, QuantFormat f, int64_t n_out, int64_t n_in,
     QuantMatrix m = random_matrix(c, f, n_out, n_in);
     Weight w = weight_of(c, &m, row_parallel);
     Tensor x = check_random(c, fill, DT_BF16, n_rows, n_in);
-    Tensor want = check_output(c, DT_F32, n_rows, n_out), got = check_output(c, DT_F32, n_rows, n_out);
-    LinearJob job = { want, &w };
-    c->reference->linear(c->reference_stream, x, &job, 1);
-    job.out = got;
-    while (check_next_variant(c)) {
-        check_clear(got);
-        c->ops->linear(c->stream, x, &job, 1);
-        check_bits(c, got, want);
-    }
+    linear_same_bits(c, &w, x);
     check_done(c);
 }
 
@@ -180,17 +170,10 @@ static void check_extremes(Check *c, QuantFormat f)
         memset((uint8_t *)m.codes, bytes[i], n);
         for (size_t at = 0; quant_is_blocks(f) && at < n; at += (size_t)g->block_bytes) mend_scales(c, f, (uint8_t *)m.codes + at);
         Weight w = weight_of(c, &m, 0);
-        Tensor x = check_output(c, DT_BF16, ROWS, N_IN), want = check_output(c, DT_F32, ROWS, N_OUT), got = check_output(c, DT_F32, ROWS, N_OUT);
+        Tensor x = check_output(c, DT_BF16, ROWS, N_IN);
         for (int r = 0; r < ROWS; r++)
             for (int k = 0; k < N_IN; k++) tensor_bf16(x, r)[k] = f32_to_bf16(r >> k % 4 & 1 ? -3.0f : 3.0f); /* row 0: no minus */
-        LinearJob job = { want, &w };
-        c->reference->linear(c->reference_stream, x, &job, 1);
-        job.out = got;
-        while (check_next_variant(c)) {
-            check_clear(got);
-            c->ops->linear(c->stream, x, &job, 1);
-            check_bits(c, got, want);
-        }
+        linear_same_bits(c, &w, x);
         check_done(c);
     }
 }
@@ -198,28 +181,10 @@ static void check_extremes(Check *c, QuantFormat f)
 /* A row alone and among others: the same bits. Blocks and dense matrices in one call: each as by itself. */
 static void check_company(Check *c, QuantFormat f)
 {
-    enum { N_OUT = 56, N_IN = 512, ROWS = 21 };
     check_label(c, "%s in company", quant_geometry(f)->name);
-    QuantMatrix m = random_matrix(c, f, N_OUT, N_IN);
-    Weight w = weight_of(c, &m, 0), dense = check_weight(c, FILL_NORMAL, N_OUT, N_IN, contract_for(MATH_BF16, N_IN, 0));
-    Tensor x = check_random(c, FILL_NORMAL, DT_BF16, ROWS, N_IN);
-    Tensor want = check_output(c, DT_F32, ROWS, N_OUT), want_dense = check_output(c, DT_F32, ROWS, N_OUT);
-    Tensor got = check_output(c, DT_F32, ROWS, N_OUT), got_dense = check_output(c, DT_F32, ROWS, N_OUT);
-    for (int r = 0; r < ROWS; r++) {
-        Tensor row = tensor_2d(tensor_bf16(x, r), DT_BF16, 1, N_IN);
-        LinearJob one = { tensor_2d(tensor_f32(want, r), DT_F32, 1, N_OUT), &w };
-        c->reference->linear(c->reference_stream, row, &one, 1);
-        one = (LinearJob){ tensor_2d(tensor_f32(want_dense, r), DT_F32, 1, N_OUT), &dense };
-        c->reference->linear(c->reference_stream, row, &one, 1);
-    }
-    LinearJob jobs[] = { { got, &w }, { got_dense, &dense } };
-    while (check_next_variant(c)) {
-        check_clear(got);
-        check_clear(got_dense);
-        c->ops->linear(c->stream, x, jobs, 2);
-        check_bits(c, got, want);
-        check_bits(c, got_dense, want_dense);
-    }
+    QuantMatrix m = random_matrix(c, f, 56, 512);
+    Weight w = weight_of(c, &m, 0);
+    linear_in_company(c, &w);
     check_done(c);
 }
 
@@ -259,45 +224,16 @@ static void check_sums(Check *c, QuantFormat f)
 
 /* ---- speed ---- */
 
-static void bench_format(Check *c, QuantFormat f, int64_t n_out, int64_t n_in)
-{
-    static const int rows[] = { 1, 2, 4, 8, 16, 64, 512 };
-    enum { MAX_MATRICES = 128, MAX_M = 512 };
-    Contract contract = weight_blocks_contract(&(QuantMatrix){ .format = f, .n_out = n_out, .n_in = n_in, .group_in = 128 }, 0);
-    size_t bytes = weight_bytes(n_out, n_in, &contract);
-    int n = (int)(300e6 / (double)bytes) + 1;
-    if (n > MAX_MATRICES) n = MAX_MATRICES;
-    Weight w[MAX_MATRICES];
-    for (int i = 0; i < n; i++) {
-        Error err = { 0 };
-        if (weight_alloc(c->backend[0], &w[i], n_out, n_in, contract, &err)) return;
-        memset(w[i].data, 0x11, bytes);
-    }
-    Tensor x = check_random(c, FILL_NORMAL, DT_BF16, MAX_M, n_in), y = check_output(c, DT_F32, MAX_M, n_out);
-    for (int r = 0; r < (int)(sizeof rows / sizeof rows[0]); r++) {
-        while (check_next_variant(c)) {
-            if (c->variant != c->n_backends - 1 && rows[r] > 1) continue;
-            check_label(c, "%s %lldx%lld M=%d", quant_geometry(f)->name, (long long)n_out, (long long)n_in, rows[r]);
-            check_work(c, 2.0 * (double)n_out * (double)n_in * rows[r], (double)bytes);
-            int next = 0;
-            LinearJob job = { tensor_rows(y, rows[r]), NULL };
-            CHECK_RUN(c, (job.weight = &w[next++ % n], c->ops->linear(c->stream, tensor_rows(x, rows[r]), &job, 1)));
-        }
-    }
-    for (int i = 0; i < n; i++) backend_free(c->backend[0], w[i].data);
-    check_done(c);
-}
-
 static void bench(Check *c)
 {
-    size_t bytes = 512u << 20;
-    void *data = backend_alloc(c->backend[0], bytes);
-    if (!data) return;
-    memset(data, 1, bytes);
-    printf("best read stream: %.1f GB/s\n", measure_read_bandwidth(backend_stream(c->backend[0]), data, bytes, 2.0) * 1e-9);
-    backend_free(c->backend[0], data);
-    for (int i = 0; i < (int)(sizeof formats / sizeof formats[0]); i++)
-        if (!c->only || strcmp(c->only, quant_geometry(formats[i])->name) == 0) bench_format(c, formats[i], 4096, 4096);
+    static const int rows[] = { 1, 2, 4, 8, 16, 64, 512 };
+    linear_bench_reading(c);
+    for (int i = 0; i < COUNT(formats); i++) {
+        QuantMatrix m = { .format = formats[i], .n_out = 4096, .n_in = 4096, .group_in = 128 };
+        const char *name = quant_geometry(m.format)->name;
+        if (c->only && strcmp(c->only, name) != 0) continue;
+        linear_bench(c, &(LinearBench){ name, weight_blocks_contract(&m, 0), m.n_out, m.n_in, rows, COUNT(rows), 1 });
+    }
 }
 
 int main(int argc, char **argv)

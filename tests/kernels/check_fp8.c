@@ -1,9 +1,7 @@
 /* linear over FP8 weights as they are stored (MATH_W8A16): rows come back as the decoder has them, every variant has the scalar
  * table's bits, and sums are as exact as float32 allows. For a scale of the tensor, of each output, of each 128 x 128
  * square, with partial squares at both edges. --bench: their speed. */
-#include "check.h"
-
-#include "backend/measure.h"
+#include "linear_cases.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +9,6 @@
 
 typedef enum Scaled { BY_TENSOR, BY_OUTPUT, BY_SQUARE, N_SCALED } Scaled;
 static const char *const scaled_names[] = { "tensor", "output", "128x128" };
-
 
 static QuantMatrix shape_of(Scaled by, int64_t n_out, int64_t n_in)
 {
@@ -78,42 +75,16 @@ static void check_variants(Check *c, Scaled by, int64_t n_out, int64_t n_in, int
     QuantMatrix m = random_matrix(c, by, n_out, n_in);
     Weight w = weight_of(c, &m, row_parallel);
     Tensor x = check_random(c, fill, DT_BF16, n_rows, n_in);
-    Tensor want = check_output(c, DT_F32, n_rows, n_out), got = check_output(c, DT_F32, n_rows, n_out);
-    LinearJob job = { want, &w };
-    c->reference->linear(c->reference_stream, x, &job, 1);
-    job.out = got;
-    while (check_next_variant(c)) {
-        check_clear(got);
-        c->ops->linear(c->stream, x, &job, 1);
-        check_bits(c, got, want);
-    }
+    linear_same_bits(c, &w, x);
     check_done(c);
 }
 
-/* A row alone and among others: the same bits; stored and dense matrices in one call. */
 static void check_company(Check *c)
 {
-    enum { N_OUT = 50, N_IN = 640, ROWS = 21 };
     check_label(c, "in company");
-    QuantMatrix m = random_matrix(c, BY_SQUARE, N_OUT, N_IN);
-    Weight w = weight_of(c, &m, 1), dense = check_weight(c, FILL_NORMAL, N_OUT, N_IN, contract_for(MATH_BF16, N_IN, 0));
-    Tensor x = check_random(c, FILL_NORMAL, DT_BF16, ROWS, N_IN);
-    Tensor want = check_output(c, DT_F32, ROWS, N_OUT), want_dense = check_output(c, DT_F32, ROWS, N_OUT);
-    Tensor got = check_output(c, DT_F32, ROWS, N_OUT), got_dense = check_output(c, DT_F32, ROWS, N_OUT);
-    for (int r = 0; r < ROWS; r++) {
-        Tensor row = tensor_2d(tensor_bf16(x, r), DT_BF16, 1, N_IN);
-        LinearJob jobs[] = { { tensor_2d(tensor_f32(want, r), DT_F32, 1, N_OUT), &w },
-                             { tensor_2d(tensor_f32(want_dense, r), DT_F32, 1, N_OUT), &dense } };
-        c->reference->linear(c->reference_stream, row, jobs, 2);
-    }
-    LinearJob jobs[] = { { got, &w }, { got_dense, &dense } };
-    while (check_next_variant(c)) {
-        check_clear(got);
-        check_clear(got_dense);
-        c->ops->linear(c->stream, x, jobs, 2);
-        check_bits(c, got, want);
-        check_bits(c, got_dense, want_dense);
-    }
+    QuantMatrix m = random_matrix(c, BY_SQUARE, 50, 640);
+    Weight w = weight_of(c, &m, 1);
+    linear_in_company(c, &w);
     check_done(c);
 }
 
@@ -159,47 +130,15 @@ static void check_refused(Check *c)
 
 /* ---- speed ---- */
 
-static void bench_shape(Check *c, Scaled by, int64_t n_out, int64_t n_in)
-{
-    static const int rows[] = { 1, 2, 4, 8, 16, 64, 512 };
-    enum { MAX_MATRICES = 64, MAX_M = 512 };
-    QuantMatrix m = shape_of(by, n_out, n_in);
-    Contract contract = weight_blocks_contract(&m, 0);
-    size_t bytes = weight_bytes(n_out, n_in, &contract);
-    int n = (int)(400e6 / (double)bytes) + 1;
-    if (n > MAX_MATRICES) n = MAX_MATRICES;
-    Weight w[MAX_MATRICES];
-    for (int i = 0; i < n; i++) {
-        Error err = { 0 };
-        if (weight_alloc(c->backend[0], &w[i], n_out, n_in, contract, &err)) return;
-        memset(w[i].data, 0x11, bytes);
-    }
-    Tensor x = check_random(c, FILL_NORMAL, DT_BF16, MAX_M, n_in), y = check_output(c, DT_F32, MAX_M, n_out);
-    for (int r = 0; r < (int)(sizeof rows / sizeof rows[0]); r++) {
-        while (check_next_variant(c)) {
-            if (c->variant != c->n_backends - 1 && rows[r] > 1) continue;
-            check_label(c, "FP8 %lldx%lld M=%d", (long long)n_out, (long long)n_in, rows[r]);
-            check_work(c, 2.0 * (double)n_out * (double)n_in * rows[r], (double)bytes);
-            int next = 0;
-            LinearJob job = { tensor_rows(y, rows[r]), NULL };
-            CHECK_RUN(c, (job.weight = &w[next++ % n], c->ops->linear(c->stream, tensor_rows(x, rows[r]), &job, 1)));
-        }
-    }
-    for (int i = 0; i < n; i++) backend_free(c->backend[0], w[i].data);
-    check_done(c);
-}
-
 static void bench(Check *c)
 {
-    size_t bytes = 512u << 20;
-    void *data = backend_alloc(c->backend[0], bytes);
-    if (!data) return;
-    memset(data, 1, bytes);
-    printf("best read stream: %.1f GB/s\n", measure_read_bandwidth(backend_stream(c->backend[0]), data, bytes, 2.0) * 1e-9);
-    backend_free(c->backend[0], data);
-    bench_shape(c, BY_SQUARE, 4096, 4096);
-    bench_shape(c, BY_SQUARE, 1024, 3072);
-    bench_shape(c, BY_SQUARE, 3072, 1024);
+    static const int rows[] = { 1, 2, 4, 8, 16, 64, 512 };
+    static const int64_t shapes[][2] = { { 4096, 4096 }, { 1024, 3072 }, { 3072, 1024 } };
+    linear_bench_reading(c);
+    for (int i = 0; i < COUNT(shapes); i++) {
+        QuantMatrix m = shape_of(BY_SQUARE, shapes[i][0], shapes[i][1]);
+        linear_bench(c, &(LinearBench){ "FP8", weight_blocks_contract(&m, 0), m.n_out, m.n_in, rows, COUNT(rows), 1 });
+    }
 }
 
 int main(int argc, char **argv)

@@ -1,7 +1,5 @@
 /* linear: every variant against the scalar table by bits, the table against sums in double, and the speed. */
-#include "check.h"
-
-#include "backend/measure.h"
+#include "linear_cases.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -123,15 +121,7 @@ static void check_many_outputs(Check *c)
     check_label(c, "linear, %d x %d outputs", N_ROWS, N_OUT);
     Tensor x = check_random(c, FILL_NASTY, DT_BF16, N_ROWS, N_IN);
     Weight w = check_weight(c, FILL_NASTY, N_OUT, N_IN, contract_for(MATH_BF16, N_IN, 0));
-    Tensor want = check_output(c, DT_F32, N_ROWS, N_OUT), got = check_output(c, DT_F32, N_ROWS, N_OUT);
-    LinearJob job = { want, &w };
-    c->reference->linear(c->reference_stream, x, &job, 1);
-    job.out = got;
-    while (check_next_variant(c)) {
-        check_clear(got);
-        c->ops->linear(c->stream, x, &job, 1);
-        check_bits(c, got, want);
-    }
+    linear_same_bits(c, &w, x);
     check_done(c);
 }
 
@@ -247,57 +237,21 @@ static void check_oracle(Check *c, MathMode mode, Shape shape)
 
 /* ---- speed ---- */
 
-/* Matrices of one shape, together far larger than the caches, used in turn. */
 static void bench_shape(Check *c, Shape shape, MathMode mode, const int *rows, int n_rows)
 {
-    enum { MAX_MATRICES = 256, MAX_M = 512 };
     Contract contract = contract_for(mode, shape.n_in, shape.row_parallel);
-    double bytes = (double)weight_bytes(shape.n_out, shape.n_in, &contract);
-    int n = (int)(300e6 / bytes) + 1;
-    n = n > MAX_MATRICES ? MAX_MATRICES : n;
-    Backend *home = c->backend[0];
-    Weight w[MAX_MATRICES];
-    for (int i = 0; i < n; i++) {
-        Error err = { 0 };
-        if (weight_alloc(home, &w[i], shape.n_out, shape.n_in, contract, &err)) return;
-        memset(w[i].data, 0x3c, (size_t)bytes);
-    }
-    Tensor x = check_random(c, FILL_NORMAL, contract.in, MAX_M, shape.n_in);
-    Tensor y = check_output(c, DT_F32, MAX_M, shape.n_out);
-    for (int r = 0; r < n_rows; r++) {
-        while (check_next_variant(c)) {
-            if (c->variant == 0 && rows[r] > 16) continue; /* the scalar table: enough to know */
-            check_label(c, "%s %lldx%lld x%d M=%d", mode == MATH_BF16 ? "bf16" : "f32", (long long)shape.n_out,
-                        (long long)shape.n_in, n, rows[r]);
-            check_work(c, 2.0 * (double)shape.n_out * (double)shape.n_in * rows[r], bytes);
-            int next = 0;
-            LinearJob job = { tensor_rows(y, rows[r]), NULL };
-            CHECK_RUN(c, (job.weight = &w[next++ % n], c->ops->linear(c->stream, tensor_rows(x, rows[r]), &job, 1)));
-        }
-    }
-    for (int i = 0; i < n; i++) backend_free(home, w[i].data);
-    check_done(c);
-}
-
-static void bench_reading(Check *c)
-{
-    size_t bytes = 512u << 20;
-    void *data = backend_alloc(c->backend[0], bytes);
-    if (!data) return;
-    memset(data, 1, bytes);
-    printf("best read stream: %.1f GB/s\n", measure_read_bandwidth(backend_stream(c->backend[0]), data, bytes, 2.0) * 1e-9);
-    backend_free(c->backend[0], data);
+    linear_bench(c, &(LinearBench){ mode == MATH_BF16 ? "bf16" : "f32", contract, shape.n_out, shape.n_in, rows, n_rows, 16 });
 }
 
 static void bench(Check *c)
 {
     static const int many[] = { 1, 2, 3, 4, 6, 8, 12, 16, 17, 32, 64, 128, 512 }, few[] = { 1, 4, 16, 64 };
     static const Shape qwen[] = { { 2048, 1024, 0 }, { 1024, 2048, 1 }, { 3072, 1024, 0 }, { 1024, 3072, 1 } };
-    bench_reading(c);
+    linear_bench_reading(c);
     bench_shape(c, (Shape){ 4096, 4096, 0 }, MATH_BF16, many, COUNT(many));
     for (int i = 0; i < COUNT(qwen); i++) bench_shape(c, qwen[i], MATH_BF16, few, COUNT(few));
     bench_shape(c, (Shape){ 4096, 4096, 0 }, MATH_F32, few, COUNT(few));
-    bench_reading(c);
+    linear_bench_reading(c);
 }
 
 int main(int argc, char **argv)
