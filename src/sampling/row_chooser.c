@@ -278,14 +278,15 @@ void row_chooser_add_rank(RowChooser *c, int32_t row, int32_t k, const RowRule *
     c->entry[row] = c->n_ranked++;
 }
 
+/* Rows that follow each other are one copy. */
 static void queue_reads(RowChooser *c, Stream *st)
 {
-    size_t bytes = (size_t)c->vocab_size * sizeof(float);
-    for (int32_t first = 0, end; first < c->logits.shape[0]; first = end) {
-        for (end = first; end < c->logits.shape[0] && c->is_read[end]; end++) {
-        }
-        if (end > first) stream_download(st, c->read + (size_t)first * (size_t)c->vocab_size, tensor_f32(c->logits, first), (size_t)(end - first) * bytes);
-        else end++;
+    const size_t row = (size_t)c->vocab_size;
+    const int32_t n_rows = (int32_t)c->logits.shape[0];
+    for (int32_t first = 0, n; first < n_rows; first += n + 1) {
+        for (n = 0; first + n < n_rows && c->is_read[first + n]; n++) {}
+        if (n == 0) continue;
+        stream_download(st, c->read + (size_t)first * row, tensor_f32(c->logits, first), (size_t)n * row * sizeof(float));
     }
 }
 
