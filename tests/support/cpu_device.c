@@ -4,7 +4,7 @@
  * Kernels are shown elsewhere (tests/gpu).
  *
  *     FAKE_DEVICE_MB=n      what it can give
- *     FAKE_DEVICE_SYNCS=n   it works for n waits and is lost then
+ *     FAKE_DEVICE_SYNCS=n   the n-th wait finds it lost, and from then on it chooses nothing
  *     FAKE_DEVICE_FAILS=s   it cannot be opened, and says s */
 #include "backend/choose_math.h"
 #include "backend/device.h"
@@ -150,6 +150,7 @@ static void fake_choose(Stream *st, const ChooseJob *job)
 {
     Device *d = *(Device **)st;
     int32_t vocab = (int32_t)job->logits.shape[1];
+    if (fake_lost(d)) return;
     if (d->vocab_size != vocab) {
         chooser_close(d->chooser);
         d->vocab_size = vocab;
@@ -168,9 +169,10 @@ static void fake_choose(Stream *st, const ChooseJob *job)
 
 static void fake_rank(Stream *st, const RankJob *job)
 {
-    for (int32_t i = 0; i < job->rows.n_rows; i++) {
+    Device *d = *(Device **)st;
+    for (int32_t i = 0; i < job->rows.n_rows && !fake_lost(d); i++) {
         const ChooseRow *r = &job->rows.rows[i];
-        float *x = edited_row(*(Device **)st, &job->rows, r);
+        float *x = edited_row(d, &job->rows, r);
         job->ranked[i] = (Ranked){ .n = -1 };
         if (!x) continue;
         float least = row_max(x, r->n_valid) - RANK_REACH;
