@@ -49,7 +49,7 @@ typedef struct DeviceModule {
 
     double (*read_bandwidth)(Device *d); /* bytes per second, measured */
 
-    /* NULL, or why the device does not work any more: what was computed since is nothing, and no op does anything. */
+    /* NULL, or why the device does not work any more: what was computed since is nothing, by ops that may do nothing. */
     const char *(*lost)(const Device *d);
 } DeviceModule;
 

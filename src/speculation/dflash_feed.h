@@ -24,7 +24,7 @@ typedef struct DflashFeed {
     int32_t        n_slots;
     int64_t        width;   /* numbers of a row: taps * hidden */
     DType          act;
-    void          *waiting; /* [n_slots][FEED_ROWS][width] act, backend memory */
+    void          *waiting; /* [n_slots][FEED_ROWS][width] act, of kernels only */
     FeedSlot      *slots;
     DflashContext *context; /* [FEED_MAX_CONTEXT] rows of the pass being made */
     int32_t        line[FEED_ROWS]; /* 0, 1, 2 ... */

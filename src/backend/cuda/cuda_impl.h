@@ -27,8 +27,9 @@ extern "C" {
 #include "base/fmath.h"
 #undef inline
 
-/* A call that fails only with the device: it is lost then, every later call fails at once, and whoever waits for the stream
- * hears of it (DeviceModule.lost). So nothing has to be undone here. */
+/* A call that fails only with the device, or when memory that the plan did not count is short: the device is lost then, and
+ * whoever waits for the stream hears of it (DeviceModule.lost). Later calls fail as well or compute what nobody looks at, so
+ * nothing has to be undone here. */
 #define CUDA_MUST(call)                                                                                               \
     do {                                                                                                              \
         cudaError_t e_ = (call);                                                                                      \
