@@ -4,17 +4,20 @@
  * bandwidth. A piece from 1 MB on gets mappings of its own, aligned to 2 MB and marked for huge pages as far
  * as those are full: with the rest in one, too, the matrices of an 8B model hold 200 MB that nobody uses.
  * Smaller pieces come from the heap. Sizes stand in a header of 64 bytes before the piece; for mapped pieces
- * it has a 4 KB page to itself, so that the data begins on the 2 MB line:
+ * it has a page to itself, so that the data begins on the 2 MB line:
  *
- *     | unmapped | ... header | data, whole 2 MB pages ... | the rest, 4 KB pages | unmapped |
- *                             ^ 2 MB line                                              */
+ *     | unmapped | ... header | data, whole 2 MB pages ... | the rest, small pages | unmapped |
+ *                             ^ 2 MB line
+ *
+ * Small pages are of 4 KB on most machines, of 64 KB with some kernels for Arm: what is unmapped ends and begins
+ * where both do, or the header would go with the page before it. */
 #include "backend/cpu/pages.h"
 
 #include "base/memory.h"
 
 #include <sys/mman.h>
 
-enum { HEADER_BYTES = 64, SMALL_PAGE_BYTES = 4096, HEADER_PAGE_BYTES = SMALL_PAGE_BYTES, HUGE_BYTES = 2 << 20, MAPPED_FROM_BYTES = 1 << 20 };
+enum { HEADER_BYTES = 64, SMALL_PAGE_BYTES = 4096, HEADER_PAGE_BYTES = 64 << 10, HUGE_BYTES = 2 << 20, MAPPED_FROM_BYTES = 1 << 20 };
 
 typedef struct Header {
     size_t bytes;        /* asked for */
@@ -41,18 +44,18 @@ static void *small_alloc(size_t bytes)
     return p;
 }
 
-/* Up to whole small pages; false: too much. */
-static bool whole_pages(size_t bytes, size_t *whole)
+/* Up to whole pages; false: too much. */
+static bool whole_pages(size_t bytes, size_t page, size_t *whole)
 {
-    if (!size_add(bytes, SMALL_PAGE_BYTES - 1, whole)) return false;
-    *whole &= ~(size_t)(SMALL_PAGE_BYTES - 1);
+    if (!size_add(bytes, page - 1, whole)) return false;
+    *whole &= ~(page - 1);
     return true;
 }
 
 static void *mapped_alloc(size_t bytes)
 {
     size_t data_bytes, whole;
-    if (!mem_may_allocate() || !whole_pages(bytes, &data_bytes)) return NULL;
+    if (!mem_may_allocate() || !whole_pages(bytes, HEADER_PAGE_BYTES, &data_bytes)) return NULL;
     if (!size_add(data_bytes, HUGE_BYTES + HEADER_PAGE_BYTES, &whole)) return NULL;
 
     char *map = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -61,7 +64,8 @@ static void *mapped_alloc(size_t bytes)
     char *first = p - HEADER_PAGE_BYTES, *end = p + data_bytes;
     if (first > map) munmap(map, (size_t)(first - map));
     if (end < map + whole) munmap(end, (size_t)(map + whole - end));
-    if (data_bytes >= HUGE_BYTES) madvise(p, data_bytes & ~(size_t)(HUGE_BYTES - 1), MADV_HUGEPAGE); /* advice: without it we are slower, not wrong */
+    size_t full = bytes & ~(size_t)(HUGE_BYTES - 1);
+    if (full) madvise(p, full, MADV_HUGEPAGE); /* advice: without it we are slower, not wrong */
     *header_of(p) = (Header){ bytes, HEADER_PAGE_BYTES + data_bytes, NULL };
     return p;
 }
@@ -74,7 +78,7 @@ void *pages_alloc(size_t bytes)
 size_t pages_held(size_t bytes)
 {
     size_t up;
-    return bytes < MAPPED_FROM_BYTES || !whole_pages(bytes, &up) ? bytes : up;
+    return bytes < MAPPED_FROM_BYTES || !whole_pages(bytes, SMALL_PAGE_BYTES, &up) ? bytes : up;
 }
 
 size_t pages_bytes(void *p)
