@@ -194,6 +194,14 @@ static Status add_groups(const Reader *r, CheckpointTensor *t, const Safetensors
     return s;
 }
 
+/* Inputs of each of n_groups groups, the last one perhaps shorter where a list says which input is in which; 0: there are no
+ * such groups. Their size itself stands in config.json only. */
+static int64_t group_of(int64_t n_in, int64_t n_groups, const SafetensorsEntry *list)
+{
+    const int64_t group = ceil_div(n_in, n_groups);
+    return ceil_div(n_in, group) == n_groups && (list || n_in % n_groups == 0) ? group : 0;
+}
+
 /* scales [n_groups, n_out]; codes [n_in, n_out / 8] in AWQ, [n_in / 8, n_out] in GPTQ. */
 static Status add_int4(Reader *r, Str base, const SafetensorsEntry *codes)
 {
@@ -211,14 +219,15 @@ static Status add_int4(Reader *r, Str base, const SafetensorsEntry *codes)
         return wrong(r, codes, "has a shape that 4-bit weights with these scales do not have");
 
     const bool is_awq = codes->shape[1] != n_out;
-    const int64_t n_in = is_awq ? codes->shape[0] : 8 * codes->shape[0];
+    const int64_t n_in = is_awq ? codes->shape[0] : 8 * codes->shape[0], group = group_of(n_in, n_groups, groups);
+    if (!group) return wrong(r, scales, "has a number of groups that the inputs of its weight do not make");
     CheckpointTensor *t = add_matrix(r, base, is_awq ? QUANT_AWQ : QUANT_GPTQ, n_out, n_in);
     if (!t) return no_memory(r);
     t->codes = part_of(codes);
     t->zeros = part_of(zeros);
     t->scales = part_of(scales);
     t->stored.scale_type = type;
-    t->stored.group_in = ceil_div(n_in, n_groups);
+    t->stored.group_in = group;
     t->stored.zero_offset = is_awq ? 0 : 1;
     return add_groups(r, t, groups);
 }
@@ -243,13 +252,15 @@ static Status add_pack_quantized(Reader *r, Str base, const SafetensorsEntry *co
 {
     const SafetensorsEntry *scales = find_part(r, base, ".weight_scale");
     const SafetensorsEntry *zeros = find_part(r, base, ".weight_zero_point"), *shape = find_part(r, base, ".weight_shape");
+    const SafetensorsEntry *groups = find_part(r, base, ".weight_g_idx");
     DType type;
     if (codes->n_dims != 2 || codes->shape[0] < 1 || codes->shape[1] < 1 || codes->shape[1] > INT64_MAX / 8)
         return wrong(r, codes, "is no matrix of packed 4-bit weights");
     const int64_t n_out = codes->shape[0], n_in = 8 * codes->shape[1];
     if (scales->n_dims != 2 || scales->shape[0] != n_out || scales->shape[1] < 1 || scales->shape[1] > n_in || !scale_type(scales, &type) || type == DT_U8)
         return wrong(r, scales, "are no scales of 4-bit groups");
-    const int64_t n_groups = scales->shape[1];
+    const int64_t n_groups = scales->shape[1], group = group_of(n_in, n_groups, groups);
+    if (!group) return wrong(r, scales, "has a number of groups that the inputs of its weight do not make");
     if (zeros && (!is_type(zeros, "I32") || !has_shape(zeros, ceil_div(n_out, 8), n_groups)))
         return wrong(r, zeros, "does not have a 4-bit zero point for each scale");
     Status s = check_shape_part(r, shape, n_out, n_in);
@@ -260,8 +271,8 @@ static Status add_pack_quantized(Reader *r, Str base, const SafetensorsEntry *co
     t->scales = part_of(scales);
     if (zeros) t->zeros = part_of(zeros);
     t->stored.scale_type = type;
-    t->stored.group_in = ceil_div(n_in, n_groups);
-    return add_groups(r, t, find_part(r, base, ".weight_g_idx"));
+    t->stored.group_in = group;
+    return add_groups(r, t, groups);
 }
 
 /* ---- which is which ---- */

@@ -242,6 +242,10 @@ static void parts_that_do_not_fit(void **state)
         { "x.scales are no scales", { { "x.qweight", "I32", 8, 1 }, { "x.qzeros", "I32", 1, 1 }, { "x.scales", "F16", 1, 7 } } },
         { "x.qzeros does not have", { { "x.qweight", "I32", 8, 1 }, { "x.qzeros", "I32", 1, 2 }, { "x.scales", "F16", 1, 8 } } },
         { "x.qweight has a shape", { { "x.qweight", "I32", 8, 2 }, { "x.qzeros", "I32", 1, 1 }, { "x.scales", "F16", 1, 8 } } },
+        { "x.scales has a number of groups", { { "x.qweight", "I32", 80, 1 }, { "x.qzeros", "I32", 60, 1 }, { "x.scales", "F16", 60, 8 } } },
+        { "x.scales has a number of groups", { { "x.qweight", "I32", 10, 8 }, { "x.qzeros", "I32", 3, 1 }, { "x.scales", "F16", 3, 8 } } },
+        { "x.weight_scale has a number of groups", { { "x.weight_packed", "I32", 4, 16 }, { "x.weight_scale", "F16", 4, 3 } } },
+        { "x.weight_scale has a number of groups", { { "x.weight_packed", "I32", 1, 10 }, { "x.weight_scale", "F16", 1, 60 }, { "x.weight_g_idx", "I32", 80, -1 } } },
         { "x.g_idx does not name", { { "x.qweight", "I32", 1, 8 }, { "x.qzeros", "I32", 1, 1 }, { "x.scales", "F16", 1, 8 }, { "x.g_idx", "I32", 7, -1 } } },
         { "two tensors stand for x.weight", { { "x.weight", "BF16", 4, 4 }, { "x.weight_packed", "U8", 4, 16 }, { "x.weight_scale", "U8", 4, 1 } } },
     };
