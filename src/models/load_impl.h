@@ -5,12 +5,12 @@
 #include "tensor/data_file.h"
 
 typedef enum LoadSource {
-    LOAD_MADE_UP, /* dummy numbers, bf16 */
-    LOAD_MADE_UP_STORED, /* dummy codes and scales: load_dummy.c */
-    LOAD_ROWS,    /* plain numbers as they are stored */
-    LOAD_STORED,  /* bands of codes and scales that kernels compute with as they are */
-    LOAD_DECODED, /* float32 by checkpoint_decode_rows() */
-    LOAD_QUANTIZED, /* one of the others but LOAD_STORED, rounded to item->quantize: load_quantize.c */
+    LOAD_DUMMY_ROWS,   /* dummy numbers, bf16 */
+    LOAD_DUMMY_STORED, /* dummy codes and scales: load_dummy.c */
+    LOAD_ROWS,         /* plain numbers as they are stored */
+    LOAD_STORED,       /* bands of codes and scales that kernels compute with as they are */
+    LOAD_DECODED,      /* float32 by checkpoint_decode_rows() */
+    LOAD_QUANTIZED,    /* one of the others but LOAD_STORED, rounded to item->quantize: load_quantize.c */
 } LoadSource;
 
 typedef struct LoadTask {

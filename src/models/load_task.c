@@ -29,7 +29,7 @@ static DType plain_dtype(QuantFormat f)
 
 static LoadSource source_of(const WeightItem *item, const CheckpointTensor *t)
 {
-    if (!t) return item->matrix && contract_is_stored(&item->contract) && !item->quantize ? LOAD_MADE_UP_STORED : LOAD_MADE_UP;
+    if (!t) return item->matrix && contract_is_stored(&item->contract) && !item->quantize ? LOAD_DUMMY_STORED : LOAD_DUMMY_ROWS;
     if (item->matrix && item->contract.format != QUANT_NONE && !item->quantize) return LOAD_STORED;
     return quant_is_plain(t->stored.format) && !t->columns.a && (item->matrix || !t->rows.a) ? LOAD_ROWS : LOAD_DECODED;
 }
@@ -38,11 +38,11 @@ LoadTask load_task_of(const WeightItem *item, const Checkpoint *file)
 {
     LoadTask t = { .item = item, .tensor = file ? checkpoint_find(file, item->name) : NULL };
     t.source = source_of(item, t.tensor);
-    t.dtype = t.source == LOAD_MADE_UP ? DT_BF16 : t.source == LOAD_ROWS ? plain_dtype(t.tensor->stored.format) : DT_F32;
+    t.dtype = t.source == LOAD_DUMMY_ROWS ? DT_BF16 : t.source == LOAD_ROWS ? plain_dtype(t.tensor->stored.format) : DT_F32;
     t.n = item->matrix ? item->shape[0] : 1;
     t.row_bytes = (size_t)(weight_item_count(item) / t.n) * dtype_bytes(t.dtype);
     if (t.source == LOAD_STORED) t.n = checkpoint_bands_of(t.tensor);
-    if (t.source == LOAD_MADE_UP_STORED && !quant_geometry(item->contract.format)->in_rows) t.n = item->shape[1];
+    if (t.source == LOAD_DUMMY_STORED && !quant_geometry(item->contract.format)->in_rows) t.n = item->shape[1];
     t.plain = t.source;
     if (item->quantize) t.source = LOAD_QUANTIZED;
     return t;
@@ -59,7 +59,7 @@ static int64_t whole(int64_t n, int64_t of)
 int64_t load_task_rows(const LoadTask *t)
 {
     if (t->source == LOAD_QUANTIZED) return load_quantize_rows(t);
-    if (t->source == LOAD_MADE_UP_STORED) return load_dummy_band(t, LOAD_CHUNK_BYTES);
+    if (t->source == LOAD_DUMMY_STORED) return load_dummy_band(t, LOAD_CHUNK_BYTES);
     const CheckpointOrder *turned = t->tensor && t->tensor->rows.a ? &t->tensor->rows : NULL;
     const size_t chunk = LOAD_CHUNK_BYTES / (turned ? 4 : 1);
     const int64_t heads = turned ? turned->a * turned->b * turned->unit : 1;
@@ -77,7 +77,7 @@ static int64_t stored_rows(const LoadTask *t)
 
 size_t load_task_bytes(const LoadTask *t)
 {
-    if (t->source == LOAD_MADE_UP_STORED) return load_dummy_room(t);
+    if (t->source == LOAD_DUMMY_STORED) return load_dummy_room(t);
     return t->source == LOAD_STORED ? checkpoint_band_bytes(t->tensor, t->n) : (size_t)t->n * t->row_bytes;
 }
 
@@ -85,7 +85,7 @@ size_t load_task_room(const LoadTask *t)
 {
     if (t->source == LOAD_QUANTIZED) return load_quantize_room(t);
     if (t->source == LOAD_STORED) return checkpoint_band_room(t->tensor, t->n);
-    if (t->source == LOAD_MADE_UP_STORED) return load_dummy_room(t);
+    if (t->source == LOAD_DUMMY_STORED) return load_dummy_room(t);
     if (t->source == LOAD_ROWS) return checkpoint_stage_rows_room(t->tensor, stored_rows(t));
     return (size_t)t->n * t->row_bytes;
 }
@@ -102,7 +102,7 @@ Status load_task_read(const LoadContext *c, const LoadTask *t, void *staging, Lo
     case LOAD_ROWS: s = checkpoint_stage_rows(c->file, t->tensor, t->first, stored_rows(t), staging, &at, err); break;
     case LOAD_DECODED: s = checkpoint_decode_rows(c->file, t->tensor, t->first, stored_rows(t), staging, err); break;
     case LOAD_QUANTIZED: break; /* it reads piece by piece */
-    case LOAD_MADE_UP_STORED: load_dummy_stored(c, t, staging, &out->stored); return OK;
+    case LOAD_DUMMY_STORED: load_dummy_stored(c, t, staging, &out->stored); return OK;
     default: load_dummy_rows(c, t, staging);
     }
     out->rows = at;
@@ -183,7 +183,7 @@ Status load_put_stored(LoadTask *t, const CheckpointBand *band, Error *err)
 Status load_task_put(const LoadContext *c, LoadTask *t, const LoadStaged *staged, Error *err)
 {
     if (t->source == LOAD_QUANTIZED) return load_quantize_put(c, t, staged->staging, err);
-    if (t->source == LOAD_STORED || t->source == LOAD_MADE_UP_STORED) return load_put_stored(t, &staged->stored, err);
+    if (t->source == LOAD_STORED || t->source == LOAD_DUMMY_STORED) return load_put_stored(t, &staged->stored, err);
     if (t->item->matrix) {
         load_put_matrix(t, staged->rows);
         return OK;
