@@ -90,14 +90,16 @@ static void without_direct_reading(void **state)
         check_stage(&f, FILE_BYTES - 5000, 5000);
         data_file_close(&f);
     }
-    FILE *memory = fopen("/dev/shm/tandem-test-data", "wb"); /* no disk below */
+    char name[64];
+    snprintf(name, sizeof name, "/dev/shm/tandem-test-data-%d", (int)getpid()); /* no disk below */
+    FILE *memory = fopen(name, "wb");
     if (!memory) return;
     assert_int_equal(fwrite(content, 1, FILE_BYTES, memory), FILE_BYTES);
     fclose(memory);
-    assert_int_equal(data_file_open(&f, "/dev/shm/tandem-test-data", &err), OK);
+    assert_int_equal(data_file_open(&f, name, &err), OK);
     check_stage(&f, 123, 100000);
     data_file_close(&f);
-    unlink("/dev/shm/tandem-test-data");
+    unlink(name);
 }
 
 /* The name belongs to another file by now: the one that was opened is read. */
