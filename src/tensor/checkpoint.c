@@ -166,15 +166,7 @@ int64_t checkpoint_stored(const CheckpointOrder *o, int64_t i)
     return o->first + (group * o->a * o->b + turned) * o->unit + rest;
 }
 
-/* ---- reading ---- */
-
-Status checkpoint_read(const Checkpoint *c, const CheckpointPart *part, uint64_t first, void *out, size_t n, Error *err)
-{
-    CHECK(first <= part->bytes && n <= part->bytes - first);
-    if (c->gguf) return gguf_read(c->gguf, part->file, part->offset + first, out, n, err);
-    SafetensorsEntry e = { .shard = part->file, .offset = part->offset, .bytes = part->bytes };
-    return safetensors_read(c->st, &e, first, out, n, err);
-}
+/* ---- reading past the page cache ---- */
 
 /* How many of our rows from `row` on, at most n, are stored behind each other. */
 static int64_t run_of_rows(const CheckpointOrder *o, int64_t row, int64_t n)
@@ -184,22 +176,6 @@ static int64_t run_of_rows(const CheckpointOrder *o, int64_t row, int64_t n)
     while (run < n && checkpoint_stored(o, row + run) == stored + run) run++;
     return run;
 }
-
-Status checkpoint_read_rows(const Checkpoint *c, const CheckpointTensor *t, int64_t first, int64_t n, void *out,
-                            Error *err)
-{
-    CHECK(quant_geometry(t->stored.format)->in_rows);
-    const size_t row_bytes = quant_row_bytes(t->stored.format, t->stored.n_in);
-    Status s = OK;
-    for (int64_t done = 0, run; !s && done < n; done += run) {
-        run = run_of_rows(&t->rows, first + done, n - done);
-        uint64_t at = (uint64_t)checkpoint_stored(&t->rows, first + done) * row_bytes;
-        s = checkpoint_read(c, &t->codes, at, (char *)out + (size_t)done * row_bytes, (size_t)run * row_bytes, err);
-    }
-    return s;
-}
-
-/* ---- past the page cache ---- */
 
 size_t checkpoint_stage_room(size_t n)
 {

@@ -54,20 +54,14 @@ uint64_t                checkpoint_total_bytes(const Checkpoint *c);            
  * small. */
 void checkpoint_set_gptq_v2(Checkpoint *c);
 
-/* Bytes [first, first + n) of a part. */
-Status checkpoint_read(const Checkpoint *c, const CheckpointPart *part, uint64_t first, void *out, size_t n,
-                       Error *err);
-
-/* Codes of our rows [first, first + n), one behind the other, as they are stored (columns in the stored order). Formats
- * whose rows lie together (quant_geometry()->in_rows). */
-Status checkpoint_read_rows(const Checkpoint *c, const CheckpointTensor *t, int64_t first, int64_t n, void *out,
-                            Error *err);
-
-/* The same two past the page cache, into staging that begins on a page (DATA_FILE_PAGE) and has the room that is asked for
- * here; *at is where in it the bytes are, behind each other. What loading uses. */
+/* Bytes [first, first + n) of a part, past the page cache, into staging that begins on a page (DATA_FILE_PAGE) and has
+ * checkpoint_stage_room(n) bytes; *at is where in it they are. */
 size_t checkpoint_stage_room(size_t n);
 Status checkpoint_stage(const Checkpoint *c, const CheckpointPart *part, uint64_t first, size_t n, void *staging,
                         void **at, Error *err);
+
+/* Likewise the codes of our rows [first, first + n), one behind the other, as they are stored (columns in the stored order).
+ * Formats whose rows lie together (quant_geometry()->in_rows). */
 size_t checkpoint_stage_rows_room(const CheckpointTensor *t, int64_t n);
 Status checkpoint_stage_rows(const Checkpoint *c, const CheckpointTensor *t, int64_t first, int64_t n, void *staging,
                              void **at, Error *err);

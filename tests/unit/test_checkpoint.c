@@ -6,6 +6,7 @@
 #include "support/starve.h"
 #include "support/temp_dir.h"
 #include "tensor/checkpoint.h"
+#include "tensor/data_file.h"
 #include "tensor/small_float.h"
 #include "unit/random.h"
 
@@ -19,6 +20,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+
+static _Alignas(DATA_FILE_PAGE) char staging[2][1 << 16];
+
+static const void *stage(const Checkpoint *c, const CheckpointPart *part, int where)
+{
+    Error err = { 0 };
+    void *at;
+    assert_true(checkpoint_stage_room(part->bytes) <= sizeof staging[where]);
+    assert_int_equal(checkpoint_stage(c, part, 0, part->bytes, staging[where], &at, &err), OK);
+    return at;
+}
 
 static int open_dir(void **state)
 {
@@ -136,15 +148,14 @@ static void parts_decode_as_published(void **state)
 static void encoders_write_what_the_tools_write(void **state)
 {
     enum { ROWS = 8, N = 160 };
-    static uint8_t codes[N], scales[N / 16], stored[ROWS * N], stored_scales[ROWS * N / 16];
+    static uint8_t codes[N], scales[N / 16];
     Checkpoint *c;
     Error err = { 0 };
     assert_int_equal(checkpoint_open(&c, source_tree("tests/data/quant/parts.safetensors"), &err), OK);
 
     const CheckpointTensor *t = need(c, "modelopt.weight");
     float *source = decode(c, need(c, "modelopt.source"));
-    assert_int_equal(checkpoint_read(c, &t->codes, 0, stored, t->codes.bytes, &err), OK);
-    assert_int_equal(checkpoint_read(c, &t->scales, 0, stored_scales, t->scales.bytes, &err), OK);
+    const uint8_t *stored = stage(c, &t->codes, 0), *stored_scales = stage(c, &t->scales, 1);
     assert_true(nvfp4_global(quant_amax(source, ROWS * N)) == t->stored.global);
     for (int row = 0; row < ROWS; row++) {
         nvfp4_encode(codes, scales, source + row * N, N, t->stored.global);
@@ -155,7 +166,7 @@ static void encoders_write_what_the_tools_write(void **state)
 
     t = need(c, "fp8_encoded.weight");
     source = decode(c, need(c, "fp8_encoded.source"));
-    assert_int_equal(checkpoint_read(c, &t->codes, 0, stored, t->codes.bytes, &err), OK);
+    stored = stage(c, &t->codes, 0);
     for (int row = 0; row < ROWS; row++) {
         fp8_encode(codes, source + row * N, N, fp8_scale(quant_amax(source + row * N, N)));
         assert_memory_equal(codes, stored + row * N, N);
@@ -382,8 +393,11 @@ static void llama_names_and_rows(void **state)
     need(c, "rope_freqs.weight");
 
     /* Rows as they are stored, in our order, from the middle of a head to the middle of the next. */
-    float rows[4][4];
-    assert_int_equal(checkpoint_read_rows(c, need(c, "model.layers.1.self_attn.q_proj.weight"), 2, 4, rows, &err), OK);
+    void *at;
+    const CheckpointTensor *turned = need(c, "model.layers.1.self_attn.q_proj.weight");
+    assert_true(checkpoint_stage_rows_room(turned, 4) <= sizeof staging[0]);
+    assert_int_equal(checkpoint_stage_rows(c, turned, 2, 4, staging[0], &at, &err), OK);
+    const float(*rows)[4] = at;
     for (int i = 0; i < 4; i++) assert_true(rows[i][0] == (float)(100 * q[2 + i]) && rows[i][3] == rows[i][0] + 3);
     checkpoint_close(c);
 }
