@@ -17,7 +17,6 @@ struct Checkpoint {
     Gguf        *gguf;
     TensorList   list;
     int         *by_name;
-    uint64_t     total_bytes;
 };
 
 /* ---- the list ---- */
@@ -76,12 +75,7 @@ static Status open_container(Checkpoint *c, Error *err)
     Status s = gguf_is_path(c->path) ? gguf_open(&c->gguf, c->path, err) : safetensors_open(&c->st, c->path, err);
     if (!s && c->gguf) s = checkpoint_list_gguf(&c->list, c->gguf, err);
     else if (!s) s = checkpoint_list_safetensors(&c->list, c->st, err);
-    if (!s) s = sort_names(c, err);
-    for (int i = 0; i < c->list.n; i++) {
-        const CheckpointTensor *t = &c->list.item[i];
-        c->total_bytes += t->codes.bytes + t->scales.bytes + t->zeros.bytes + t->groups.bytes;
-    }
-    return s;
+    return s ? s : sort_names(c, err);
 }
 
 Status checkpoint_open(Checkpoint **out, const char *path, Error *err)
@@ -150,11 +144,6 @@ const CheckpointTensor *checkpoint_find(const Checkpoint *c, const char *name)
         else low = middle + 1;
     }
     return NULL;
-}
-
-uint64_t checkpoint_total_bytes(const Checkpoint *c)
-{
-    return c->total_bytes;
 }
 
 int64_t checkpoint_stored(const CheckpointOrder *o, int64_t i)

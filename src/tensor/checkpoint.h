@@ -48,7 +48,6 @@ const Gguf             *checkpoint_gguf(const Checkpoint *c); /* for its metadat
 int                     checkpoint_count(const Checkpoint *c);
 const CheckpointTensor *checkpoint_at(const Checkpoint *c, int i); /* in the order of files and of data inside them */
 const CheckpointTensor *checkpoint_find(const Checkpoint *c, const char *name); /* NULL: absent */
-uint64_t                checkpoint_total_bytes(const Checkpoint *c);            /* of the parts of all tensors */
 
 /* GPTQ zero points of this checkpoint are stored as they are ("checkpoint_format": "gptq_v2"); otherwise one too
  * small. */
