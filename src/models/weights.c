@@ -176,7 +176,7 @@ static Status quantize_item(const WeightList *list, WeightItem *item, const Chec
     if (!list->quantize || !is_layer_linear(item)) return OK;
     if (t && !quant_is_plain(t->stored.format))
         return error_set_param(err, ERR_UNSUPPORTED, "--quantization",
-                               "--quantization: this checkpoint is quantised already, tensor %s is %s", item->name, t->type);
+                               "--quantization: this checkpoint is quantised already, tensor %s is %s; it needs no flag", item->name, t->type);
     const QuantMatrix m = weights_quantized(list->quantize, item->shape[0], item->shape[1]);
     if (!weight_takes_blocks(&m)) return OK;
     item->quantize = list->quantize;
